@@ -1,0 +1,73 @@
+"""What can go wrong, as classes: one line of cause, where, and what to do.
+
+Each class is one category of the design. A category says whose fault it is: `UndefinedBehaviourError`
+is the program's, `UnsupportedError` the chip's, `UnimplementedError` ours.
+"""
+
+from __future__ import annotations
+
+
+class OpenTRNError(RuntimeError):
+    """An error that names its cause, the place in the user's program, and the next step.
+
+    cause: one line, no trailing full stop needed.
+    where: "file.py:12" or an instruction; None where the cause says it already.
+    cure: what the reader can do about it.
+    """
+
+    category = "error"
+
+    def __init__(self, cause: str, *, where: str | None = None, cure: str | None = None) -> None:
+        self.cause, self.where, self.cure = cause, where, cure
+        lines = [cause if where is None else f"{cause} (at {where})"]
+        if cure:
+            lines.append(f"  what to do: {cure}")
+        super().__init__("\n".join(lines))
+
+
+class ConfigurationError(OpenTRNError):
+    """An unknown instance, a malformed chip file, an environment variable with an impossible value."""
+
+    category = "configuration"
+
+
+class UnsupportedError(OpenTRNError):
+    """What the real chip cannot do (docs/unsupported.md lists it with reasons)."""
+
+    category = "unsupported"
+
+
+class UnimplementedError(OpenTRNError):
+    """What the real chip can do and OpenTRN does not do yet."""
+
+    category = "unimplemented"
+
+
+class UndefinedBehaviourError(OpenTRNError):
+    """A program whose result the hardware does not define: a race, an uninitialised read."""
+
+    category = "undefined behaviour"
+
+
+class OutOfBoundsError(OpenTRNError):
+    """An access outside its tensor or memory."""
+
+    category = "out of bounds"
+
+
+class CapacityError(OpenTRNError):
+    """More SBUF, PSUM, HBM, registers or semaphores than the core has."""
+
+    category = "capacity"
+
+
+class CorruptFileError(OpenTRNError):
+    """A program, trace or cache file that is damaged or of another version."""
+
+    category = "corrupt file"
+
+
+class UnbackedReadError(OpenTRNError):
+    """A dry run was asked for bytes that do not exist."""
+
+    category = "unbacked read"
