@@ -1,0 +1,76 @@
+"""The one place where the front end meets the virtual core.
+
+`opentrn.core` builds, executes and times; a test may put another engine with the same functions here
+(the NumPy oracle of the property tests does).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opentrn.errors import UnsupportedError
+from opentrn.nki.dtypes import host_type
+from opentrn.nki.enums import nc_version
+
+if TYPE_CHECKING:
+    from opentrn.nki.tensor import NkiTensor
+    from opentrn.nki.tracing import Tracer
+
+_engine: Any = None
+_GENERATION = {
+    "trn1": nc_version.gen2, "trn1n": nc_version.gen2, "inf2": nc_version.gen2, "gen2": nc_version.gen2,
+    "trn2": nc_version.gen3, "trn2n": nc_version.gen3, "gen3": nc_version.gen3,
+    "trn3": nc_version.gen4, "gen4": nc_version.gen4,
+}
+
+
+def use(engine: Any) -> Any:
+    """Replace the engine (a module or object with Builder, execute, execute_ranks, time); returns the old one."""
+    global _engine
+    old, _engine = _engine, engine
+    return old
+
+
+def current() -> Any:
+    global _engine
+    if _engine is None:
+        import opentrn.core
+
+        _engine = opentrn.core
+    return _engine
+
+
+def builder(chip: str, cores: int, name: str) -> Any:
+    return current().Builder(chip=chip, cores=cores, name=name)
+
+
+def generation(chip: str) -> nc_version:
+    """The NeuronCore generation of a chip. Raises UnsupportedError for chips without NeuronCores."""
+    try:
+        return _GENERATION[chip]
+    except KeyError:
+        raise UnsupportedError(f"{chip!r} has no NeuronCore", cure="trn1, trn2, trn3 or inf2") from None
+
+
+def peek(tracer: Tracer, tensor: NkiTensor) -> np.ndarray:
+    """Run what is traced so far and read one view."""
+    snapshot = tracer.builder.snapshot(tracer._access(tensor))
+    inputs = {name: array for name, (_, array) in tracer.inputs.items()}
+    values = current().execute(snapshot, inputs, check=False)["snapshot"]
+    return np.asarray(values).view(host_type(tensor.dtype)).reshape(tensor.shape)
+
+
+def execute(program: Any, arrays: dict[str, np.ndarray], check: bool) -> dict[str, np.ndarray]:
+    """Run a program. check=False: new tensors read as NaN (4 for integers) instead of raising."""
+    engine = current()
+    words = {name: _plain(array) for name, array in arrays.items()}
+    return engine.execute(program, words, uninitialised="error" if check else "nan")
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """Packed types as their words; at least one dimension; C order."""
+    if array.dtype.names:
+        array = array.view(array.dtype[0])
+    return np.ascontiguousarray(array if array.ndim else array.reshape(1))
