@@ -276,3 +276,16 @@ def test_faulty_instances(own: Path, old: str, new: str, says: str) -> None:
     )
     with pytest.raises(ConfigurationError, match=says):
         machine("mine")
+
+
+def test_the_examples_of_the_guide_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "chips.md").read_text(encoding="utf-8")
+    chip, instance = (block.split("```")[0] for block in guide.split("```toml\n")[1:])
+    monkeypatch.setenv("OPENTRN_CHIPS_PATH", str(tmp_path))
+    (tmp_path / "mychip.toml").write_text(chip)
+    assert machine("mychip").device_count == 4
+    (tmp_path / "mychip.toml").write_text(chip.replace("include", 'default_instance = "mymachine"\ninclude'))
+    (tmp_path / "mymachine.toml").write_text(instance)
+    attached = machine("mychip")
+    assert (attached.name, attached.device_count) == ("mymachine", 32)
+    assert attached.device_parameters()["scale_up_bytes_per_s"] == 50e9
