@@ -8,6 +8,8 @@ from pathlib import Path
 from setuptools import setup
 
 ROOT = Path(__file__).parent
+# Building imports torch, which would load the very extension that is being built.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 REQUIRED_TORCH = "2.13.0"
 
 
@@ -44,7 +46,7 @@ def extensions() -> list:
             str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / "csrc" / folder).glob("*.cpp")
         )
 
-    flags = ["-O3", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wno-sign-compare", "-Wno-unknown-pragmas", "-g0"]
+    flags = ["-O2", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wno-sign-compare", "-Wno-unknown-pragmas", "-g0"]
     result = [
         CppExtension(
             "opentrn.device._C",

@@ -1,0 +1,59 @@
+#include "device/alias.h"
+
+#include <c10/core/TensorImpl.h>
+
+namespace opentrn::device {
+namespace {
+
+constexpr c10::DispatchKeySet kBits = c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+
+c10::Storage host_storage(const at::TensorBase& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  Allocation* allocation = allocation_of(storage);
+  if (C10_LIKELY(allocation != nullptr)) {
+    TORCH_CHECK(allocation->backed, "opentrn: an operator would read a tensor that has no bytes (it was made in a dry "
+                                    "run)\n  what to do: use it inside opentrn.dry_run(), or make it outside");
+    return c10::Storage(allocation->host);
+  }
+  // Someone else's memory (DLPack, from_blob): alias it without owning it.
+  void* bytes = storage->mutable_data();
+  return c10::Storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(storage->nbytes()),
+                      c10::DataPtr(bytes, c10::Device(c10::DeviceType::CPU)), nullptr, false);
+}
+
+}  // namespace
+
+at::Tensor host_alias(const at::TensorBase& tensor) {
+  TORCH_CHECK(tensor.layout() == c10::kStrided && !tensor.is_quantized() && !tensor.is_nested(),
+              "opentrn: neuron has dense tensors only; this one is ",
+              tensor.is_quantized() ? "quantised" : tensor.is_nested() ? "nested" : "sparse",
+              "\n  what to do: convert it on the host (.to_dense(), .dequantize(), .cpu()) before it reaches the device");
+  auto impl = c10::make_intrusive<c10::TensorImpl>(host_storage(tensor), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                   tensor.dtype());
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  c10::TensorImpl* raw = impl.get();
+  if (C10_UNLIKELY(tensor.is_conj())) raw->_set_conj(true);
+  if (C10_UNLIKELY(tensor.is_neg())) raw->_set_neg(true);
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) raw->set_wrapped_number(true);
+  return at::Tensor(std::move(impl));
+}
+
+at::Tensor device_tensor(c10::Storage storage, const at::TensorBase& host) {
+  auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage),
+                                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), host.dtype());
+  impl->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
+  if (C10_UNLIKELY(host.is_conj())) impl->_set_conj(true);
+  if (C10_UNLIKELY(host.is_neg())) impl->_set_neg(true);
+  if (C10_UNLIKELY(host.unsafeGetTensorImpl()->is_wrapped_number())) impl->set_wrapped_number(true);
+  return at::Tensor(std::move(impl));
+}
+
+void copy_geometry(const at::TensorBase& from, const at::TensorBase& to) {
+  if (from.sizes() == to.sizes() && from.strides() == to.strides() && from.storage_offset() == to.storage_offset()) {
+    return;
+  }
+  c10::TensorImpl* impl = to.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(from.sizes(), from.strides(), from.storage_offset());
+}
+
+}  // namespace opentrn::device

@@ -1,0 +1,22 @@
+// Device tensors seen as CPU tensors over the same bytes, and CPU results seen as device tensors.
+#pragma once
+
+#include <ATen/Tensor.h>
+
+#include "device/allocation.h"
+
+namespace opentrn::device {
+
+inline bool is_neuron(const at::TensorBase& tensor) { return tensor.device().type() == kNeuron; }
+
+// A CPU tensor with the storage bytes, sizes, strides, offset, conjugate and negative bits of `tensor`.
+// Raises for sparse, quantised and nested tensors. The alias must not outlive the operator.
+at::Tensor host_alias(const at::TensorBase& tensor);
+
+// A device tensor around `host`'s metadata, in `storage`.
+at::Tensor device_tensor(c10::Storage storage, const at::TensorBase& host);
+
+// Copies sizes, strides and offset of `from` to `to`, where they differ.
+void copy_geometry(const at::TensorBase& from, const at::TensorBase& to);
+
+}  // namespace opentrn::device

@@ -1,0 +1,17 @@
+// From an operator's tensors to the `Work` its cost formula wants: FLOPs, bytes, rows.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "device/traits.h"
+#include "timeline/cost.h"
+
+namespace opentrn::device {
+
+using TensorRefs = c10::ArrayRef<const at::TensorBase*>;
+
+// inputs: every defined tensor argument, in order; written[i]: argument i is written in place;
+// outputs: fresh results only.
+timeline::Work describe_work(const OperatorTraits& traits, TensorRefs inputs, uint64_t written, TensorRefs outputs);
+
+}  // namespace opentrn::device

@@ -1,0 +1,1 @@
+"""The PyTorch device `neuron`: registration, memory, random state, streams, and `torch.neuron`."""

@@ -1,0 +1,37 @@
+"""Which virtual machine the process is attached to."""
+
+from __future__ import annotations
+
+from opentrn.device import _C
+
+
+def attach(instance: str | None = None, *, lnc: int | None = None, visible_cores: str | None = None) -> None:
+    """Attaches an instance type, before the first use of the device.
+
+    instance: a name of `opentrn chips`, else OPENTRN_INSTANCE, else the default instance.
+    lnc: physical cores per logical core, else NEURON_LOGICAL_NC_CONFIG, else the chip's default.
+    visible_cores: "0-3,8", else NEURON_RT_VISIBLE_CORES, else all.
+    Raises ConfigurationError for names and values that the chip files do not have, and RuntimeError once the
+    attached machine holds tensors.
+    """
+    from opentrn.chips.machine import machine
+
+    found = machine(instance, lnc=lnc, visible_cores=visible_cores)
+    _C.attach(found.device_parameters())
+    global _attached
+    _attached = found
+
+
+def attach_configured() -> None:
+    """What the first use of the device does: attaches what the environment names."""
+    attach()
+
+
+def attached():
+    """The attached `Machine`, attaching the configured one if there is none yet."""
+    if _attached is None:
+        attach_configured()
+    return _attached
+
+
+_attached = None
