@@ -1,0 +1,64 @@
+"""The command line as promised: a change here is a change for users, so it is made on purpose."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+
+from opentrn.cli import main as cli
+from opentrn.cli import run_command, trace_command
+
+COMMANDS = ["run", "predict", "check", "trace", "program", "kernel", "quality", "chips", "version"]
+RUN_OPTIONS = {
+    "-m", "--instance", "--from-cuda", "--dry", "--as", "--trace", "--no-trace", "--trace-limit", "--frames",
+    "--report", "--json", "--steps-by", "--tokens-per-step", "--help",
+}  # fmt: skip
+TRACE_OPTIONS = {
+    "export": {"--output", "-o", "--format", "--json", "--help"},
+    "show": {"--report", "--json", "--help"},
+    "schema": {"--json", "--help"},
+}
+
+
+def options(command):
+    context = command.make_context("x", [], resilient_parsing=True)
+    return {
+        name for parameter in command.get_params(context) for name in parameter.opts if name.startswith("-")
+    }
+
+
+def test_commands():
+    assert [*cli.COMMANDS, *cli.BUILT_IN] == COMMANDS
+
+
+def test_run_options():
+    assert options(typer.main.get_command(run_command.app)) == RUN_OPTIONS
+
+
+def test_trace_options():
+    group = typer.main.get_command(trace_command.app)
+    assert {name: options(command) for name, command in group.commands.items()} == TRACE_OPTIONS
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    """Under a second on a quiet machine: torch alone takes longer, so it must not be imported."""
+    code = (
+        "import sys\nfrom opentrn.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit as e:\n"
+        "    heavy = {'torch', 'numpy', 'pyarrow', 'rich.table'} & set(sys.modules)\n"
+        "    assert not heavy, heavy\n    assert e.code in (0, None)"
+    )
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        best = min(best, time.perf_counter() - start)
+        assert done.returncode == 0, done.stderr
+    assert all(f"  {name} " in done.stdout for name in COMMANDS)
+    assert best < 1.0
+
+
+@pytest.mark.parametrize("name", COMMANDS[:-1])
+def test_help_lines_fit(name):
+    assert len(cli.COMMANDS[name]) < 90
