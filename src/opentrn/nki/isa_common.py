@@ -61,6 +61,10 @@ def member(value: Any, kind: type[Enum], argument: str) -> str:
         return "unknown"
     if isinstance(value, Enum):
         return value.name
+    try:
+        return kind(value).name  # public kernels pass the number of a member in places
+    except ValueError:
+        pass
     raise UnsupportedError(f"{argument} must be a member of nisa.{kind.__name__}, not {value!r}")
 
 

@@ -22,7 +22,43 @@ from opentrn.nki.enums import HBM, ON_CHIP, MemoryRegion
 
 
 class NKIObject:
-    """Base class of objects that kernels build."""
+    """Base class of objects that kernels build.
+
+    The kernel compiler turns every plain class attribute into a field, annotated or not, and writes
+    ``__init__`` and ``__post_init__`` where the class has none; both are reproduced here. (A `@dataclass`
+    decorator runs after `__init_subclass__`, so it finds the added annotations.)
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in cls.__dict__ or "__slots__" in cls.__dict__:
+            return
+        annotations = cls.__dict__.get("__annotations__")
+        for name, kind in (annotations or {}).items():
+            if name not in cls.__dict__ and "ClassVar" not in str(kind):
+                setattr(cls, name, None)  # a field that is not given is None
+        added = {name: Any for name, value in cls.__dict__.items()
+                 if not name.startswith("__") and _is_field(value)
+                 and (annotations is None or name not in annotations)}
+        if added:
+            cls.__annotations__ = {**(annotations or {}), **added}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        names = [name for kind in reversed(type(self).__mro__) for name in kind.__dict__.get("__annotations__", {})]
+        if len(args) > len(names) or any(name not in names for name in kwargs):
+            raise TypeError(f"{type(self).__name__}() takes the fields {names}, not {args} {kwargs}")
+        values = {**dict(zip(names, args, strict=False)), **kwargs}
+        for name in names:
+            setattr(self, name, values[name] if name in values else getattr(type(self), name, None))
+        post = getattr(self, "__post_init__", None)
+        if post is not None:
+            post()
+
+
+def _is_field(value: Any) -> bool:
+    return not (callable(value) or hasattr(value, "__get__")) and type(value).__hash__ is not None
 
 
 class Storage:
@@ -33,7 +69,7 @@ class Storage:
     """
 
     __slots__ = ("address", "buffer", "dtype", "key", "name", "on_chip", "owner", "partition_bytes",
-                 "partitions", "program_name", "shape", "where")
+                 "partitions", "program_name", "shape", "where", "zero_pending")
 
     def __init__(self, shape: tuple[int, ...], dtype: str, buffer: MemoryRegion, name: str) -> None:
         self.shape, self.dtype, self.buffer, self.name = shape, dtype, buffer, name
@@ -49,6 +85,7 @@ class Storage:
         self.address: Any = None
         self.where: Any = None
         self.program_name = ""
+        self.zero_pending = False  # classic PSUM zeros: written when something but a matmul reads it
 
 
 class DynamicSlice:

@@ -70,6 +70,9 @@ class Tracer:
         self.loops: list[Any] = []
         self.in_no_reorder = 0
         self.broken_loop: str | None = None
+        self.pending: Any = None  # the classic operation that is held back
+        self.loop_count = 0
+        self.loop_sums: dict[Any, Any] = {}
 
     # -- life cycle ------------------------------------------------------------------------------------
     def __enter__(self) -> Tracer:
@@ -128,6 +131,20 @@ class Tracer:
         if line != self._line:
             self._line = line
             self.builder.source(*line)
+
+    @property
+    def line(self) -> tuple[str, int]:
+        """The user's file and line of the last `locate`."""
+        return self._line
+
+    def forget_line(self) -> None:
+        """The builder was told another line: tell it again next time."""
+        self._line = ("", 0)
+
+    def user_line(self) -> tuple[str, int]:
+        """Where the user's code is now."""
+        self.locate()
+        return self._line
 
     @property
     def where(self) -> str:
@@ -207,7 +224,9 @@ class Tracer:
         """The builder's access pattern of a view."""
         if type(tensor) is not NkiTensor:
             tensor = self._as_tensor(tensor)
-        if tensor.whole and tensor.dtype == tensor._storage.dtype and len(tensor._counts) > 1:
+        storage = tensor._storage
+        if tensor.whole and tensor._counts is storage.shape and tensor.dtype == storage.dtype \
+                and len(tensor._counts) > 1:
             return self._make_access(tensor._storage.key)
         return self._access(tensor)
 

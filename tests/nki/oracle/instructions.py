@@ -70,7 +70,10 @@ def _convert(core: Core, dst: Access, src: Access) -> None:
         core.store(dst, raw.astype(F))
 
 
-def dma_copy(core: Core, dst: Access, src: Access, **_: Any) -> None:
+def dma_copy(core: Core, dst: Access, src: Access, oob_mode: str = "error", **_: Any) -> None:
+    if oob_mode == "skip" and (dst.scalar_offset is not None or src.scalar_offset is not None):
+        _copy_inside(core, dst, src)
+        return
     raw = core.raw(src)
     rows = None
     if src.vector_offset is not None:
@@ -87,6 +90,15 @@ def dma_copy(core: Core, dst: Access, src: Access, **_: Any) -> None:
     values = raw if src.dtype == dst.dtype else cast(
         raw if is_integer(src.dtype) and is_integer(dst.dtype) else raw.astype(F), dst.dtype)
     core.memory.write(dst, core.registers, np.array(values), rows)
+
+
+def _copy_inside(core: Core, dst: Access, src: Access) -> None:
+    """Element by element: only what is inside of both tensors."""
+    (to, to_inside), (come, come_inside) = core.memory.flat(dst, core.registers), core.memory.flat(src, core.registers)
+    keep = to_inside & come_inside
+    target, source = core.memory.elements(dst), core.memory.elements(src)
+    values = source[come[keep]]
+    target[to[keep]] = values if src.dtype == dst.dtype else cast(values.astype(F), dst.dtype)
 
 
 def dma_transpose(core: Core, dst: Access, src: Access, axes: Any = None, **_: Any) -> None:

@@ -112,6 +112,22 @@ class Memory:
             return np.lib.stride_tricks.as_strided(first.reshape(-1), counts, steps)
         return np.lib.stride_tricks.as_strided(raw[:1, :1].reshape(-1), counts, steps)
 
+    def elements(self, access: Access) -> np.ndarray:
+        """The flattened storage; on chip this needs contiguous partitions (unpinned tensors)."""
+        base = self.bytes[access.tensor.id]
+        flat = base.reshape(-1).view(host(access.dtype))
+        assert np.shares_memory(flat, base)
+        return flat
+
+    def flat(self, access: Access, registers: dict[Any, int]) -> tuple[np.ndarray, np.ndarray]:
+        """(flat index, is it inside) of every element of an access without a vector offset."""
+        index = np.asarray([Expr.value(access.offset, registers)], np.int64)
+        if access.scalar_offset is not None:
+            index = index + self.scalar(access.scalar_offset, registers) * access.scalar_stride
+        for step, count in access.pattern:
+            index = (index[:, None] + np.arange(Expr.value(count, registers)) * step).reshape(-1)
+        return index, (index >= 0) & (index < self.bytes[access.tensor.id].size // ITEMSIZE[access.dtype])
+
     def scalar(self, source: Any, registers: dict[Any, int]) -> int:
         return int(self.read(source, registers).reshape(-1)[0]) if isinstance(source, Access) \
             else Expr.value(source, registers)

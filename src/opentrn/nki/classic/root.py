@@ -1,0 +1,1 @@
+"""The package `neuronxcc`: only what kernels and their tests import from it."""

@@ -1,0 +1,38 @@
+"""`neuronxcc.starfish.support`: data types and comparisons that public tests import."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from opentrn.nki.dtypes import TABLE as _TABLE
+from opentrn.nki.dtypes import host_type, is_float, name_of
+
+globals().update({_name: _entry.numpy for _name, _entry in _TABLE.items()})
+dtype = util = sys.modules[__name__]
+
+
+def static_cast(array: Any, dtype: Any) -> np.ndarray:
+    """An array converted to an NKI type, by rounding to nearest even."""
+    host = host_type(name_of(dtype))
+    array = np.asarray(array)
+    if host.names:
+        return array.view(host) if array.dtype.itemsize == host.itemsize else array.astype(host[0]).view(host)
+    return array.astype(np.float32).astype(host) if array.dtype.kind == "V" else array.astype(host)
+
+
+def is_float_type(dtype: Any) -> bool:
+    """Is it a floating-point type (packed ones included)?"""
+    name = name_of(dtype)
+    return is_float(name) or name.endswith("_x4")
+
+
+def allclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, verbose: int = 0, **_: Any) -> bool:
+    """`np.allclose` in float32; `verbose` prints the largest difference."""
+    left, right = np.asarray(a).astype(np.float32), np.asarray(b).astype(np.float32)
+    same = bool(np.allclose(left, right, rtol=rtol, atol=atol))
+    if verbose and not same:
+        print(f"largest difference {np.abs(left - right).max()}")
+    return same
