@@ -1,0 +1,56 @@
+// Builds programs: tensors, accesses, instructions, loops; folds unrolled iterations; places tensors.
+#pragma once
+#include <set>
+#include <unordered_set>
+
+#include "core/plan.h"
+
+namespace core {
+
+class Builder {
+ public:
+  Builder(const std::string& chip, int cores, const std::string& name);
+  std::shared_ptr<Program> program;
+
+  void select_core(int core);
+  void set_source(const std::string& file, int line);
+  i32 hbm(const std::string& name, std::vector<i32> shape, Dtype dtype, BufferKind kind, std::vector<u8> data);
+  i32 tile(Space space, const std::string& name, std::vector<i32> shape, Dtype dtype, i32 partition, i64 byte, bool pinned);
+  void begin(i32 buffer);
+  void release(i32 buffer);
+  i32 whole(i32 buffer);  // access of the whole tensor
+  void emit(Opcode op, std::vector<Value> arguments, i32 name);
+  i32 loop_begin(i32 start, i32 stop, i32 step, LoopKind kind);  // returns the expression of the variable
+  void while_begin(i32 reg);
+  void loop_end();
+  void unroll_begin();
+  void unroll_iteration();
+  void unroll_end();
+  std::shared_ptr<Program> finish();
+  i32 add_register(const std::string& name);
+  i32 add_symbol(const std::string& name);
+  const std::string place() const { return program->where(source_); }
+
+ private:
+  int core_ = 0;
+  i32 source_ = -1;
+  bool finished_ = false;
+  std::vector<std::vector<i32>> open_loops_;  // per core
+  std::vector<i32> unrolled_;  // open unrolled loops, per core
+  std::unordered_set<u64> verified_;
+  Engine choose_engine(Opcode op, const std::vector<Value>& arguments, const std::vector<ArgumentShape>& shapes) const;
+};
+
+// Replaces the marks of unrolled loops: equal iterations become a loop, others stay as they are.
+void fold_unrolled(Program& program);
+// Gives every unplaced tensor an address (SBUF and PSUM of each core); CapacityError names the holders.
+void place_tensors(Program& program);
+// Bytes between two places of a tile that rotates.
+inline i64 place_bytes(Space space, i64 bytes) {
+  const i64 size = (bytes + 63) / 64 * 64;
+  return space == Space::psum && size > 1024 ? (size + 2047) / 2048 * 2048 : size;
+}
+// Drops what no step refers to and numbers the rest by first use: equal programs, equal bytes.
+std::shared_ptr<Program> compacted(const Program& program);
+
+}  // namespace core

@@ -1,0 +1,92 @@
+// The value visitor: ranks of cores that execute a plan, switched where they wait for each other.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "core/memory.h"
+#include "core/plan.h"
+#include "core/tile.h"
+
+namespace core {
+
+struct Options {
+  bool check_uninitialised = true;  // false: unwritten memory holds NaN (0xff bytes)
+  bool activation_ranges = false;   // the documented ranges of activation functions
+  bool parallel = true;
+  i64 step_limit = i64(1) << 40;    // instructions per core
+  std::function<void()> poll;       // called now and then; may throw (Ctrl-C)
+  std::function<void(const std::string& prefix, const Tile&)> print;
+};
+
+// HBM memory of one buffer of one rank (of one core, when private).
+struct HbmBuffer {
+  Pages pages, bits;
+  Region region;
+  // Accesses of each core since the last barrier, one bit per byte (two-core programs only).
+  Pages read_by[2], written_by[2];
+  i32 last_reader[2] = {-1, -1}, last_writer[2] = {-1, -1};
+};
+
+enum class Wait : u8 { none, barrier, sendrecv, collective, finished };
+
+struct Rank;
+
+struct Core {
+  Core(Rank& rank, int index);
+  Rank& rank;
+  int index;
+  std::size_t at = 0;                  // next code step
+  std::vector<i64> slots;              // loop variables, then registers
+  std::vector<u8> register_written;
+  struct LoopState { i64 value, stop, step; };
+  std::vector<LoopState> stack;
+  std::shared_ptr<CoreMemory> memory;
+  bool worker = false;                 // runs iterations of a parallel loop
+  Core* main = nullptr;                // the core a worker works for; `shared` tensors stay in its memory
+  const std::vector<u8>* shared = nullptr;
+  std::shared_ptr<struct Workers> workers;
+  Wait wait = Wait::none;
+  i64 steps = 0;
+  i32 current = -1;                    // plan instruction being executed
+  // Accumulator registers: Vector has one set, Scalar another.
+  std::array<float, partitions_max> vector_accumulator{}, scalar_accumulator{};
+  u64 random_state[partitions_max][2];
+  // affine loops: bits written before the loop; what an iteration writes is hidden from the next one
+  struct AffineFrame { std::size_t depth; std::vector<u8> sbuf, psum; std::vector<u8> sbuf_union, psum_union; };
+  std::vector<AffineFrame> affine;
+  // Per loop (by index): whether running its iterations in parallel was refused for good.
+  std::vector<std::int8_t> parallel_refused;
+
+  const Plan& plan() const;
+  Tile resolve(i32 access, const char* operand, bool allow_outside = false, bool merge = true);
+  i64 quantity(const Quantity& q) const { return plan().value(q, slots.data()); }
+
+  // Row tables of indirect tiles of the instruction being executed.
+  std::vector<std::unique_ptr<std::vector<i64>>> row_pool_;
+  std::size_t rows_used_ = 0;
+};
+
+struct Rank {
+  Rank(const Plan& plan, int index, int ranks, const Options& options);
+  const Plan& plan;
+  int index, ranks;
+  const Options& options;
+  std::vector<std::array<std::unique_ptr<HbmBuffer>, 2>> hbm;  // [buffer][core]; shared buffers live at core 0
+  std::vector<std::unique_ptr<Core>> cores;
+  HbmBuffer& memory_of(i32 buffer, int core);
+  void bind_input(i32 buffer, u8* data, u64 bytes);  // borrowed memory
+};
+
+// Runs all ranks to their end. Throws core::Error with the instruction and source line filled in.
+void run(std::vector<std::unique_ptr<Rank>>& ranks);
+
+// One instruction on one core (values).
+void execute_instruction(Core& core, const PlanInstruction& i);
+bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step);
+void run_steps(Core& core, std::size_t end);
+[[noreturn]] void rethrow_with_place(Core& core, const Error& e);
+void note_hbm(Core& core, const Tile& t, bool write);
+void check_race(Rank& rank);
+
+}  // namespace core

@@ -1,0 +1,143 @@
+// nc_matmul: stationary^T x moving into PSUM.
+#include <algorithm>
+#include <cstring>
+
+#include "core/gemm.h"
+#include "core/instructions.h"
+
+namespace core {
+
+namespace {
+
+struct Matrix { const float* data; i64 pitch; };
+
+// The operand as float rows [K, columns]; in place where it already is float32 rows.
+Matrix as_floats(const Tile& t, std::vector<float>& buffer) {
+  const i64 k = t.partitions, n = t.elements;
+  for (i64 p = 0; p < k; ++p) check_row(t, p, 0, n);
+  if (t.dtype == Dtype::float32 && t.contiguous() && !t.rows && t.pitch > 0) return {reinterpret_cast<const float*>(t.data), t.pitch / 4};
+  buffer.resize(k * n);
+  for (i64 p = 0; p < k; ++p) {
+    float* to = &buffer[p * n];
+    const float* row = read_floats(t, p, 0, n, to, false);
+    if (row != to) std::copy(row, row + n, to);
+  }
+  return {buffer.data(), n};
+}
+
+// A permutation matrix moves data exactly, infinities and NaN included (the transpose mode of the Tensor engine).
+// source[n] = the k with m[k][n] == 1, or false.
+bool permutation(const Matrix& m, i64 k, i64 n, std::vector<i64>& source) {
+  source.assign(n, -1);
+  for (i64 i = 0; i < k; ++i)
+    for (i64 j = 0; j < n; ++j) {
+      const float x = m.data[i * m.pitch + j];
+      if (x == 0) continue;
+      if (x != 1 || source[j] >= 0) return false;
+      source[j] = i;
+    }
+  return std::find(source.begin(), source.end(), -1) == source.end();
+}
+
+}  // namespace
+
+void accumulate_into_psum(Call& c, const Tile& dst, const float* product, bool given, bool accumulate) {
+  Region& begun = c.core.memory->accumulating;
+  const i64 n = dst.elements;
+  std::vector<float> old(n), sum(n);
+  Tile state = dst;
+  state.region = &begun;
+  for (i64 p = 0; p < dst.partitions; ++p) {
+    const float* row = product + p * n;
+    if (given && !accumulate) {
+      write_floats(dst, p, 0, n, row);
+    } else {
+      bool all = true, any = false;
+      if (!given) for_runs(dst, dst.row(p), 0, n, [&](u8* at, i64 stride, i64 count, i64) {
+        for (i64 i = 0; i < count; ++i) { const bool b = all_written(begun, u64(at + i * stride - begun.base), dst.bytes); all = all && b; any = any || b; }
+      });
+      if (given || all) {
+        const float* before = read_floats(dst, p, 0, n, old.data());
+        for (i64 i = 0; i < n; ++i) sum[i] = before[i] + row[i];
+      } else if (!any) {
+        std::copy(row, row + n, sum.begin());
+      } else {
+        for_runs(dst, dst.row(p), 0, n, [&](u8* at, i64 stride, i64 count, i64 done) {
+          for (i64 i = 0; i < count; ++i) {
+            float before = 0;
+            if (all_written(begun, u64(at + i * stride - begun.base), dst.bytes)) load_floats(dst.dtype, at + i * stride, dst.bytes, 1, &before);
+            sum[done + i] = row[done + i] + before;
+          }
+        });
+      }
+      write_floats(dst, p, 0, n, sum.data());
+    }
+    mark_row(state, p, 0, n);
+  }
+}
+
+namespace {
+
+// Whether a whole tile has begun to accumulate (1), has not (0), or partly (-1).
+int accumulation_state(Call& c, const Tile& dst) {
+  const Region& begun = c.core.memory->accumulating;
+  bool all = true, any = false;
+  for (i64 p = 0; p < dst.partitions; ++p) {
+    const u64 at = u64(dst.row(p) - begun.base);
+    if (all_written(begun, at, u64(dst.elements) * dst.bytes)) any = true;
+    else {
+      all = false;
+      for (i64 i = 0; i < dst.elements && !any; ++i) any = all_written(begun, at + i * dst.bytes, dst.bytes);
+    }
+  }
+  return all ? 1 : any ? -1 : 0;
+}
+
+}  // namespace
+
+void matmul_instruction(Call& c) {
+  const Tile dst = c.tile(0), stationary = c.tile(1), moving = c.tile(2);
+  if (!dst.partitions || !dst.elements) return;
+  thread_local std::vector<float> left, right, product;
+  Matrix a = as_floats(stationary, left), b = as_floats(moving, right);
+  i64 k = stationary.partitions;
+  const i64 m = dst.partitions, n = dst.elements;
+  const bool double_row = c.text(9).rfind("double_row", 0) == 0;
+  const bool given = c.present(6), accumulate = c.flag(6);
+  if (double_row) {  // [K, 2, M] and [K, 2, N]: two contraction rows per partition
+    product.resize(m * n);
+    gemm(m, n, k, a.data, a.pitch, b.data, b.pitch, product.data(), n, false);
+    gemm(m, n, k, a.data + m, a.pitch, b.data + n, b.pitch, product.data(), n, true);
+    return accumulate_into_psum(c, dst, product.data(), given, accumulate);
+  }
+  if (c.flag(5)) {
+    std::vector<i64> source;
+    product.resize(m * n);
+    if (permutation(b, k, n, source)) {
+      for (i64 j = 0; j < n; ++j) for (i64 i = 0; i < m; ++i) product[i * n + j] = a.data[source[j] * a.pitch + i];
+      return accumulate_into_psum(c, dst, product.data(), given, accumulate);
+    }
+    if (permutation(a, k, m, source)) {
+      for (i64 i = 0; i < m; ++i) std::copy_n(b.data + source[i] * b.pitch, n, &product[i * n]);
+      return accumulate_into_psum(c, dst, product.data(), given, accumulate);
+    }
+  }
+  if (dst.dtype == Dtype::float32 && dst.contiguous() && dst.pitch > 0) {
+    int state = given ? int(accumulate) : accumulation_state(c, dst);
+    if (state >= 0) {
+      if (state) for (i64 p = 0; p < m; ++p) check_row(dst, p, 0, n);
+      gemm(m, n, k, a.data, a.pitch, b.data, b.pitch, reinterpret_cast<float*>(dst.data), dst.pitch / 4, state == 1);
+      const Region& begun = c.core.memory->accumulating;
+      for (i64 p = 0; p < m; ++p) {
+        mark_row(dst, p, 0, n);
+        mark_written(begun, u64(dst.row(p) - begun.base), u64(n) * 4);
+      }
+      return;
+    }
+  }
+  product.resize(m * n);
+  gemm(m, n, k, a.data, a.pitch, b.data, b.pitch, product.data(), n, false);
+  accumulate_into_psum(c, dst, product.data(), given, accumulate);
+}
+
+}  // namespace core

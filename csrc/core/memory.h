@@ -1,0 +1,50 @@
+// Memories: linear byte arrays, each with one bit per byte that says whether the byte was ever written.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "core/types.h"
+
+namespace core {
+
+struct Region {
+  u8* base = nullptr;
+  u64 size = 0;
+  u8* written = nullptr;  // bit per byte; nullptr: always written (kernel inputs, constants)
+  bool shared = false;    // several host threads may write neighbouring bytes: edges of bit ranges are atomic
+};
+
+bool all_written(const Region& r, u64 at, u64 n);
+void mark_written(const Region& r, u64 at, u64 n);
+void mark_unwritten(const Region& r, u64 at, u64 n);
+
+// Anonymous zero pages: memory that a program does not touch costs nothing.
+class Pages {
+ public:
+  Pages() = default;
+  explicit Pages(u64 bytes);
+  ~Pages();
+  Pages(Pages&& other) noexcept { *this = std::move(other); }
+  Pages& operator=(Pages&& other) noexcept;
+  Pages(const Pages&) = delete;
+  u8* data() const { return data_; }
+  u64 size() const { return size_; }
+
+ private:
+  u8* data_ = nullptr;
+  u64 size_ = 0;
+};
+
+// SBUF and PSUM of one core. Partition p of a memory starts at base + p * pitch; the pitch is padded off multiples of 4 KiB,
+// for partitions would otherwise fall into the same few cache sets of the host.
+struct CoreMemory {
+  CoreMemory(i64 sbuf_bytes, i64 psum_bytes);
+  Region sbuf, psum;
+  Region accumulating;  // PSUM bytes that a matmul has begun to accumulate into (its `written` bits)
+  i64 sbuf_pitch, psum_pitch;
+
+ private:
+  Pages sbuf_pages_, sbuf_bits_, psum_pages_, psum_bits_, accumulating_bits_;
+};
+
+}  // namespace core

@@ -1,0 +1,254 @@
+// Places on-chip tensors and compacts finished programs.
+#include <algorithm>
+#include <set>
+
+#include "core/builder.h"
+
+namespace core {
+
+namespace {
+
+struct Life {
+  i32 buffer;
+  i64 bytes, start, end;
+};
+
+// First to last position at which each tile of a core is in use; a tile used outside the loop it starts in lives through it.
+std::vector<Life> lifetimes(const Program& p, int core, Space space) {
+  const auto& steps = p.steps[core];
+  std::vector<i32> parent(steps.size(), -1);  // position of the innermost open loop
+  std::vector<i64> loop_end(steps.size(), -1);
+  std::vector<i32> open;
+  for (i32 s = 0; s < i32(steps.size()); ++s) {
+    if (steps[s].kind == StepKind::end) { loop_end[open.back()] = s; open.pop_back(); }
+    parent[s] = open.empty() ? -1 : open.back();
+    if (steps[s].kind == StepKind::loop) open.push_back(s);
+  }
+  std::map<i32, std::pair<i32, std::pair<i64, i64>>> life;  // buffer: (first position, range)
+  auto use = [&](i32 buffer, i32 at) {
+    const Buffer& b = p.buffers[buffer];
+    if (b.space != space || b.core != core) return;
+    auto [it, fresh] = life.try_emplace(buffer, std::pair<i32, std::pair<i64, i64>>{at, {at, at}});
+    auto& [first, range] = it->second;
+    // climb both positions to the loop they share
+    std::set<i32> chain{-1};
+    for (i32 q = parent[first]; q >= 0; q = parent[q]) chain.insert(q);
+    i64 end = at, start = first;
+    i32 q = parent[at];
+    while (!chain.count(q)) { end = loop_end[q]; q = parent[q]; }
+    for (i32 r = parent[first]; r != q && r >= 0; r = parent[r]) { start = r; end = std::max(end, loop_end[r]); }
+    range.first = std::min(range.first, start);
+    range.second = std::max(range.second, end);
+  };
+  auto use_access = [&](auto&& self, i32 access, i32 at) -> void {
+    const Access& a = p.accesses[access];
+    use(a.buffer, at);
+    if (a.scalar_access >= 0) self(self, a.scalar_access, at);
+    if (a.vector_access >= 0) self(self, a.vector_access, at);
+  };
+  for (i32 s = 0; s < i32(steps.size()); ++s) {
+    if (steps[s].kind != StepKind::instruction) continue;
+    for (const Value& v : p.argument_lists[p.instructions[steps[s].index].arguments]) {
+      if (v.kind == ValueKind::access) use_access(use_access, i32(v.payload), s);
+      if (v.kind == ValueKind::list) for (const Value& w : p.lists[v.payload]) if (w.kind == ValueKind::access) use_access(use_access, i32(w.payload), s);
+    }
+  }
+  std::vector<Life> out;
+  for (auto& [buffer, entry] : life) {
+    const Buffer& b = p.buffers[buffer];
+    i64 bytes = size_of(b.dtype);
+    for (std::size_t d = 1; d < b.shape.size(); ++d) bytes *= p.expressions.value(b.shape[d]);
+    i64 end = entry.second.second;
+    out.push_back({buffer, bytes, entry.second.first, end});
+  }
+  std::sort(out.begin(), out.end(), [](const Life& a, const Life& b) { return std::tie(a.start, a.buffer) < std::tie(b.start, b.buffer); });
+  return out;
+}
+
+// One pass over the tiles in order of birth, each placed behind the previous one where there is room (so that reuse of an
+// address comes as late as possible); `copies` places of each tile for loops to rotate through.
+bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, i64 bank, i64 copies, std::string& holders, std::vector<std::pair<i32, i64>>& placed) {
+  struct Block { i64 start, end, until; i32 buffer; };
+  std::vector<Block> active;
+  std::vector<Life> pinned;
+  for (const Life& l : lives) if (p.buffers[l.buffer].pinned) pinned.push_back(l);
+  i64 pointer = 0;
+  placed.clear();
+  for (const Life& l : lives) {
+    if (p.buffers[l.buffer].pinned) continue;
+    std::erase_if(active, [&](const Block& b) { return b.until < l.start; });
+    const i64 size = place_bytes(bank ? Space::psum : Space::sbuf, l.bytes);
+    const i64 want = size * copies;
+    std::vector<Block> busy = active;
+    for (const Life& q : pinned) if (q.start <= l.end && l.start <= q.end) busy.push_back({p.buffers[q.buffer].byte, p.buffers[q.buffer].byte + q.bytes, 0, q.buffer});
+    std::sort(busy.begin(), busy.end(), [](const Block& a, const Block& b) { return a.start < b.start; });
+    auto fit = [&](i64 from) -> i64 {
+      i64 at = (from + align - 1) / align * align;
+      auto settle = [&](i64 x) { return bank && size <= bank ? (x % bank + size > bank ? (x / bank + 1) * bank : x) : bank ? (x + bank - 1) / bank * bank : x; };
+      at = settle(at);
+      for (const Block& b : busy) if (at < b.end && b.start < at + want) at = settle((b.end + align - 1) / align * align);
+      return at + want <= capacity ? at : -1;
+    };
+    i64 at = fit(pointer);
+    if (at < 0) at = fit(0);
+    if (at < 0) {
+      std::sort(busy.begin(), busy.end(), [](const Block& a, const Block& b) { return a.end - a.start > b.end - b.start; });
+      i64 held = 0;
+      holders.clear();
+      for (std::size_t k = 0; k < busy.size(); ++k) {
+        held += busy[k].end - busy[k].start;
+        if (k < 8) holders += (k ? ", " : "") + p.buffers[busy[k].buffer].name + " " + std::to_string(busy[k].end - busy[k].start);
+      }
+      if (busy.size() > 8) holders += ", and " + std::to_string(busy.size() - 8) + " more";
+      holders = "tensor '" + p.buffers[l.buffer].name + "' needs " + std::to_string(l.bytes) + " bytes per partition, and of " + std::to_string(capacity) + " there are " + std::to_string(held) + " held by " + (holders.empty() ? "nothing" : holders);
+      return false;
+    }
+    placed.push_back({l.buffer, at});
+    active.push_back({at, at + want, l.end, l.buffer});
+    pointer = at + want >= capacity ? 0 : at + want;
+  }
+  return true;
+}
+
+}  // namespace
+
+void place_tensors(Program& p) {
+  const Chip& chip = find_chip(p.chip);
+  for (int core = 0; core < p.cores; ++core)
+    for (Space space : {Space::sbuf, Space::psum}) {
+      const std::vector<Life> lives = lifetimes(p, core, space);
+      const bool sbuf = space == Space::sbuf;
+      const i64 capacity = i64(chip[sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]) - (sbuf ? i64(chip["sbuf_reserved_bytes_per_partition"]) : 0);
+      const bool loops = std::any_of(p.steps[core].begin(), p.steps[core].end(), [](const Step& s) { return s.kind == StepKind::loop; });
+      std::string holders;
+      std::vector<std::pair<i32, i64>> placed;
+      i64 copies = loops ? (sbuf ? 4 : 8) : 1;
+      while (copies > 0 && !place(p, lives, capacity, 64, sbuf ? 0 : 2048, copies, holders, placed)) --copies;
+      if (!copies) {
+        std::string where;
+        throw Error(Category::capacity, std::string(space_names[int(space)]) + " of core " + std::to_string(core) + " is full: " + holders, where, "use smaller tiles, or let tensors end earlier");
+      }
+      for (auto [buffer, byte] : placed) {
+        p.buffers[buffer].partition = 0;
+        p.buffers[buffer].byte = byte;
+        p.buffers[buffer].copies = i32(copies);
+      }
+    }
+}
+
+namespace {
+
+struct Compactor {
+  const Program& from;
+  Program& to;
+  std::map<i32, i32> expressions, buffers, accesses, texts, loops, variables, lists, registers;
+
+  i32 text(i32 id) { return id < 0 ? -1 : to.intern_text(from.texts[id]); }
+  i32 expression(i32 id) {
+    if (id < 0) return -1;
+    auto it = expressions.find(id);
+    if (it != expressions.end()) return it->second;
+    const Expression e = from.expressions[id];
+    i32 r;
+    switch (e.op) {
+      case Node::constant: r = to.expressions.constant(e.value); break;
+      case Node::loop: r = to.expressions.leaf(Node::loop, variable(e.a)); break;
+      case Node::symbol: r = to.expressions.leaf(Node::symbol, e.a); break;
+      case Node::reg: r = to.expressions.leaf(Node::reg, e.a); break;
+      default: { const i32 a = expression(e.a), b = expression(e.b); r = to.expressions.append_raw({e.op, a, b, 0}); }
+    }
+    return expressions[id] = r;
+  }
+  i32 variable(i32 v) {
+    auto [it, fresh] = variables.try_emplace(v, to.loop_variables);
+    if (fresh) ++to.loop_variables;
+    return it->second;
+  }
+  i32 buffer(i32 id) {
+    auto [it, fresh] = buffers.try_emplace(id, i32(to.buffers.size()));
+    if (!fresh) return it->second;
+    Buffer b = from.buffers[id];
+    b.released_at = -1;
+    for (i32& s : b.shape) s = expression(s);
+    const i32 result = it->second;
+    to.buffers.push_back(std::move(b));
+    return result;
+  }
+  i32 access(i32 id) {
+    if (id < 0) return -1;
+    auto it = accesses.find(id);
+    if (it != accesses.end()) return it->second;
+    Access a = from.accesses[id];
+    a.buffer = buffer(a.buffer);
+    a.offset = expression(a.offset);
+    for (int d = 0; d < a.dims; ++d) { a.stride[d] = expression(a.stride[d]); a.count[d] = expression(a.count[d]); }
+    a.scalar_access = access(a.scalar_access);
+    a.vector_access = access(a.vector_access);
+    for (i32* e : {&a.scalar_expression, &a.scalar_stride, &a.vector_stride, &a.vector_bound}) *e = expression(*e);
+    return accesses[id] = to.intern_access(a);
+  }
+  Value value(Value v) {
+    switch (v.kind) {
+      case ValueKind::access: v.payload = access(i32(v.payload)); break;
+      case ValueKind::expression: v.payload = expression(i32(v.payload)); break;
+      case ValueKind::text: v.payload = text(i32(v.payload)); break;
+      case ValueKind::list: {
+        std::vector<Value> copy;
+        for (const Value& w : from.lists[v.payload]) copy.push_back(value(w));
+        v.payload = to.intern_list(copy);
+        break;
+      }
+      default: break;
+    }
+    return v;
+  }
+  i32 source(i32 id) {
+    if (id < 0) return -1;
+    const Source s = from.sources[id];
+    return to.intern_source({text(s.file), s.line});
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<Program> compacted(const Program& from) {
+  auto result = std::make_shared<Program>();
+  Program& to = *result;
+  Compactor c{from, to, {}, {}, {}, {}, {}, {}, {}, {}};
+  to.name = from.name;
+  to.chip = from.chip;
+  to.cores = from.cores;
+  to.symbols = from.symbols;
+  to.registers = from.registers;
+  to.steps.resize(from.steps.size());
+  // Kernel arguments keep their order, used or not.
+  for (i32 b = 0; b < i32(from.buffers.size()); ++b) if (from.buffers[b].space == Space::hbm) c.buffer(b);
+  for (std::size_t core = 0; core < from.steps.size(); ++core)
+    for (const Step& s : from.steps[core]) {
+      if (s.kind == StepKind::instruction) {
+        Instruction i = from.instructions[s.index];
+        std::vector<Value> values;
+        for (const Value& v : from.argument_lists[i.arguments]) values.push_back(c.value(v));
+        i.arguments = to.intern_arguments(values);
+        i.source = c.source(i.source);
+        i.name = c.text(i.name);
+        to.instructions.push_back(i);
+        to.steps[core].push_back({StepKind::instruction, i32(to.instructions.size()) - 1});
+      } else if (s.kind == StepKind::loop) {
+        Loop l = from.loops[s.index];
+        if (l.variable >= 0) l.variable = c.variable(l.variable);
+        l.start = c.expression(l.start);
+        l.stop = c.expression(l.stop);
+        l.step = c.expression(l.step);
+        l.source = c.source(l.source);
+        to.loops.push_back(l);
+        c.loops[s.index] = i32(to.loops.size()) - 1;
+        to.steps[core].push_back({StepKind::loop, i32(to.loops.size()) - 1});
+      } else {
+        to.steps[core].push_back({StepKind::end, c.loops.at(s.index)});
+      }
+    }
+  return result;
+}
+
+}  // namespace core
