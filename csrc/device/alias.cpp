@@ -48,6 +48,27 @@ at::Tensor device_tensor(c10::Storage storage, const at::TensorBase& host) {
   return at::Tensor(std::move(impl));
 }
 
+namespace {
+
+// TensorImpl has no public way to change its device; a member pointer taken through a derived class is one.
+struct DeviceMember : c10::TensorImpl {
+  static constexpr auto member() { return &DeviceMember::device_opt_; }
+};
+
+}  // namespace
+
+at::Tensor to_device(at::Tensor&& host, c10::DeviceIndex index) {
+  c10::Storage storage = adopt_storage(host.storage(), index);
+  c10::TensorImpl* impl = host.unsafeGetTensorImpl();
+  const bool plain = host.use_count() == 1 && !host.is_conj() && !host.is_neg() && !impl->is_wrapped_number() &&
+                     !impl->autograd_meta();
+  if (C10_UNLIKELY(!plain)) return device_tensor(std::move(storage), host);
+  impl->set_storage_keep_dtype(std::move(storage));
+  impl->_change_backend_component_keys(c10::Device(kNeuron, index));
+  impl->*DeviceMember::member() = c10::Device(kNeuron, index);
+  return std::move(host);
+}
+
 void copy_geometry(const at::TensorBase& from, const at::TensorBase& to) {
   if (from.sizes() == to.sizes() && from.strides() == to.strides() && from.storage_offset() == to.storage_offset()) {
     return;

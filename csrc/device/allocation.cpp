@@ -201,6 +201,13 @@ void restore_bytes(c10::StorageImpl* storage) {
   storage->clear_data_ptr_access_error_msg_();
 }
 
+void mark_category(const at::TensorBase& tensor, memory::Category category) {
+  if (tensor.device().type() != kNeuron || !tensor.has_storage()) return;
+  Allocation* allocation = allocation_of(tensor.storage().unsafeGetStorageImpl());
+  if (!allocation || !allocation->block) return;
+  Context::get().device(allocation->device).memory.set_category(allocation->block, category, timeline::host_now());
+}
+
 memory::Origin& current_origin() { return this_origin; }
 void set_frame_name(FrameName name) { frame_name = name; }
 void enable_guard_mode() { guarding = true; }

@@ -37,6 +37,9 @@ void follow_host_resize(c10::StorageImpl* storage);
 void drop_bytes(c10::StorageImpl* storage);
 void restore_bytes(c10::StorageImpl* storage);
 
+// Says what the memory of a tensor is for, in reports and snapshots.
+void mark_category(const at::TensorBase& tensor, memory::Category category);
+
 c10::DeviceAllocator* device_allocator();
 
 // Set while an operator runs, so that allocations know who asks for them.

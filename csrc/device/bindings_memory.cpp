@@ -137,11 +137,7 @@ void bind_memory(py::module_& m) {
   m.def("memory_log_drain", &memory_log_drain, py::arg("device"), py::arg("stop") = false);
   m.def("set_category", [](const at::Tensor& tensor, int category) {
     TORCH_CHECK(category >= 0 && category < memory::kCategoryCount, "opentrn: there is no memory category ", category);
-    memory::Block* block = block_of(tensor);
-    if (block) {
-      memory_of(tensor.device().index())
-          .set_category(block, static_cast<memory::Category>(category), timeline::host_now());
-    }
+    mark_category(tensor, static_cast<memory::Category>(category));
   });
   m.def("category_names", [] {
     py::list names;

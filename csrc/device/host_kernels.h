@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "device/fallback.h"
+#include "device/host_call.h"
 
 namespace opentrn::device {
 
@@ -31,5 +32,6 @@ void register_host_kernel(torch::Library& aten, const char* name, Function* func
 
 void register_host_kernels(torch::Library& aten);  // host_kernels.cpp
 void register_attention(torch::Library& aten);     // attention.cpp
+void register_hot_operators(torch::Library& aten);  // hot_operators.cpp
 
 }  // namespace opentrn::device

@@ -7,7 +7,7 @@
 
 #include "device/accounting.h"
 #include "device/alias.h"
-#include "device/fallback.h"
+#include "device/host_call.h"
 #include "device/operators.h"
 
 namespace opentrn::device {
@@ -126,7 +126,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   enter_operator();
   synchronize_host(self.device().index());
   const OpenedBytes bytes(self);
-  BelowAutograd below;
+  const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
   return at::_local_scalar_dense(host_alias(self));
 }
 

@@ -16,6 +16,7 @@ int register_operators() {
   register_own_operators(*aten);
   register_host_kernels(*aten);
   register_attention(*aten);
+  register_hot_operators(*aten);
   return register_fallback();
 }
 

@@ -68,6 +68,7 @@ OperatorTraits& traits_of(const c10::OperatorHandle& op) {
   std::string full = operator_name.name;
   if (!operator_name.overload_name.empty()) full += "." + operator_name.overload_name;
   OperatorTraits& traits = add(full, base);
+  traits.operator_name = operator_name;
   read_schema(traits, op.schema());
   traits.operator_class = timeline::classify(base);
   traits.random = traits.generator_argument >= 0;

@@ -14,6 +14,7 @@ struct OperatorTraits {
   uint32_t id = 0;
   std::string name;  // "aten::add.Tensor"
   std::string base;  // "add"
+  c10::OperatorName operator_name{"", ""};
   timeline::OperatorClass operator_class = timeline::OperatorClass::kUnlisted;
   int argument_count = 0;
   int return_count = 0;

@@ -1,0 +1,187 @@
+#include "device/host_call.h"
+
+#include <c10/core/AutogradState.h>
+
+#include "device/operators.h"
+#include "device/random.h"
+#include "device/trace.h"
+
+namespace opentrn::device {
+namespace {
+
+constexpr c10::DispatchKeySet kAboveBackend =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+
+thread_local c10::DeviceIndex running = 0;
+
+}  // namespace
+
+void enter_operator() {
+  Context::get().ensure();
+  thread_local bool single_threaded_backward = false;
+  if (C10_UNLIKELY(!single_threaded_backward)) {
+    single_threaded_backward = true;
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+}
+
+c10::DeviceIndex running_device() { return running; }
+
+HostCall::HostCall(OperatorTraits& traits) : traits_(traits) {
+  enter_operator();
+  memory::Origin& origin = current_origin();
+  origin_before_ = origin;
+  origin = origin_of(traits);
+}
+
+HostCall::~HostCall() { current_origin() = origin_before_; }
+
+at::Tensor HostCall::take(const at::Tensor& tensor, int argument) {
+  const bool written = is_written(argument);
+  if (!is_neuron(tensor)) {
+    // As on CUDA: a zero-dimensional CPU tensor may be read beside device tensors, and never written.
+    const bool scalar = tensor.dim() == 0 && tensor.device().is_cpu() && !written;
+    if (!scalar && !traits_.may_mix_devices) raise_mixed(tensor.device(), argument);
+    arguments_.push_back({tensor, at::Tensor(), written});
+    return tensor;
+  }
+  const c10::DeviceIndex index = tensor.device().index();
+  if (device_ < 0) {
+    device_ = index;
+  } else if (index != device_ && !traits_.may_mix_devices) {
+    raise_mixed(tensor.device(), argument);
+  }
+  at::Tensor alias = host_alias(tensor);
+  needs_full_dispatch_ |= alias.is_conj() || alias.is_neg();
+  arguments_.push_back({tensor, alias, written});
+  return alias;
+}
+
+c10::Device HostCall::take(c10::Device device) {
+  if (device.type() != kNeuron) {
+    device_elsewhere_ = true;
+    return device;
+  }
+  device_ = resolve(device);
+  Context::get().check_index(device_);
+  return c10::Device(c10::DeviceType::CPU);
+}
+
+at::Generator HostCall::take_generator(const std::optional<at::Generator>& generator) {
+  int64_t elements = 0;
+  for (const Argument& argument : arguments_) elements = std::max(elements, argument.original.numel());
+  if (device_ < 0) device_ = current_device();
+  return host_generator(generator, device_, elements);
+}
+
+void HostCall::raise_mixed(c10::Device other, int argument) const {
+  auto op = c10::Dispatcher::singleton().findSchema(traits_.operator_name);
+  const std::string name = op ? op->schema().arguments()[argument].name() : std::to_string(argument);
+  const std::string index = std::to_string(std::max<int>(device_, 0));
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but ", traits_.name, " got argument '", name, "' on ",
+              other, " beside tensors on neuron:", index, "\n  what to do: move it with .to('neuron:", index,
+              "') first");
+}
+
+HostCall::Running::Running(HostCall& call) : call_(call), before_(running), guard_(kAboveBackend) {
+  if (call.device_ < 0) call.device_ = current_device();
+  running = call.device_;
+  if (C10_UNLIKELY(guard_mode())) call.move_guards(true);
+}
+
+HostCall::Running::~Running() {
+  if (C10_UNLIKELY(guard_mode())) call_.move_guards(false);
+  running = before_;
+}
+
+void HostCall::move_guards(bool open) {
+  for (const Argument& argument : arguments_) {
+    if (!argument.alias.defined()) continue;
+    Allocation* allocation = allocation_of(argument.original.storage().unsafeGetStorageImpl());
+    open ? open_guard(allocation) : close_guard(allocation);
+  }
+}
+
+void HostCall::follow_written() {
+  if (!traits_.written_arguments) return;
+  for (Argument& argument : arguments_) {
+    if (!argument.written || !argument.alias.defined()) continue;
+    follow_host_resize(argument.original.storage().unsafeGetStorageImpl());
+    copy_geometry(argument.alias, argument.original);
+  }
+}
+
+const c10::StorageImpl* HostCall::storage_of_host(const c10::StorageImpl* host) const {
+  for (const Argument& argument : arguments_) {
+    if (!argument.alias.defined()) continue;
+    if (argument.alias.storage().unsafeGetStorageImpl() == host) {
+      return argument.original.storage().unsafeGetStorageImpl();
+    }
+  }
+  for (const auto& [known, tensor] : fresh_) {
+    if (known == host) return tensor.storage().unsafeGetStorageImpl();
+  }
+  return nullptr;
+}
+
+at::Tensor HostCall::give(at::Tensor&& result) {
+  if (!result.defined()) return std::move(result);
+  const c10::TensorImpl* impl = result.unsafeGetTensorImpl();
+  for (const Argument& argument : arguments_) {
+    if (impl == argument.alias.unsafeGetTensorImpl() || impl == argument.original.unsafeGetTensorImpl()) {
+      return argument.original;
+    }
+  }
+  if (C10_UNLIKELY(device_elsewhere_)) return std::move(result);
+  TORCH_CHECK(result.layout() == c10::kStrided && !result.is_quantized(), "opentrn: ", traits_.name, " returns a ",
+              result.is_quantized() ? "quantised" : "sparse",
+              " tensor, and neuron has dense ones only\n  what to do: call it on the host (.cpu())");
+  const c10::StorageImpl* host = result.storage().unsafeGetStorageImpl();
+  if (const c10::StorageImpl* shared = storage_of_host(host)) {
+    auto storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(const_cast<c10::StorageImpl*>(shared));
+    return device_tensor(c10::Storage(std::move(storage)), result);
+  }
+  at::Tensor fresh = to_device(std::move(result), device_);
+  fresh_.push_back({host, fresh});
+  return fresh;
+}
+
+void HostCall::finish() {
+  if (traits_.operator_class == timeline::OperatorClass::kNone) return;
+  c10::SmallVector<const at::TensorBase*, 8> inputs, outputs;
+  uint64_t written = 0;
+  for (const Argument& argument : arguments_) {
+    if (argument.written && inputs.size() < 64) written |= uint64_t{1} << inputs.size();
+    inputs.push_back(&argument.original);
+  }
+  for (const auto& [host, tensor] : fresh_) outputs.push_back(&tensor);
+  if (traits_.is_copy) {
+    account_copy(inputs);
+    return;
+  }
+  account({&traits_, device_, inputs, written, outputs});
+  if (traits_.synchronizes) synchronize_host(device_);
+}
+
+// copy_(self, src) and _copy_from(self, dst): between host and device it is a transfer, and one to the host waits.
+void HostCall::account_copy(TensorRefs inputs) {
+  if (inputs.size() < 2) return;
+  const bool source_first = traits_.base != "copy_";
+  const at::TensorBase& source = *inputs[source_first ? 0 : 1];
+  const at::TensorBase& target = *inputs[source_first ? 1 : 0];
+  timeline::Work work;
+  work.operator_class = timeline::OperatorClass::kCopy;
+  work.read_bytes = static_cast<int64_t>(source.nbytes());
+  work.written_bytes = static_cast<int64_t>(target.nbytes());
+  work.output_elements = target.numel();
+  const bool from_host = !is_neuron(source), to_host = !is_neuron(target);
+  if (from_host || to_host) {
+    work.operator_class = timeline::OperatorClass::kTransfer;
+    work.from_host = from_host;
+  }
+  if (from_host) mark_category(target, memory::Category::kInput);
+  account({&traits_, device_, inputs, uint64_t{1} << (source_first ? 1 : 0), {}}, &work);
+  if (to_host) synchronize_host(device_);
+}
+
+}  // namespace opentrn::device
