@@ -1,0 +1,134 @@
+"""Values: run programs on NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from opentrn.core import _C
+from opentrn.core.program import Program
+from opentrn.errors import ConfigurationError
+
+# Packed types have no NumPy twin: their arrays hold the packed words.
+NUMPY_DTYPES: dict[str, Any] = {
+    "float32": np.float32, "tfloat32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16,
+    "float8_e4m3": ml_dtypes.float8_e4m3, "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2,
+    "float8_e3m4": ml_dtypes.float8_e3m4, "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu,
+    "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64,
+    "uint8": np.uint8, "uint16": np.uint16, "uint32": np.uint32, "uint64": np.uint64, "bool": np.bool_, "float64": np.float64,
+    "float8_e4m3fn_x4": np.uint32, "float8_e5m2_x4": np.uint32, "float4_e2m1fn_x4": np.uint16,
+}  # fmt: skip
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype in which arrays of a NeuronCore dtype come and go."""
+    return np.dtype(NUMPY_DTYPES[name])
+
+
+@functools.cache
+def use_library_gemm() -> str:
+    """Gives the core a library's sgemm: torch's where torch is loaded, else NumPy's OpenBLAS. Returns its name.
+
+    Without one the core uses its own kernel ("own").
+    """
+    if "torch" in sys.modules:
+        library = ctypes.CDLL(str(Path(sys.modules["torch"].__file__ or "").parent / "lib" / "libtorch_cpu.so"))
+        if hasattr(library, "sgemm_"):
+            single = getattr(library, "MKL_Set_Num_Threads_Local", None)
+            _C.set_gemm_hook(_address(library.sgemm_), False, _address(single) if single else 0)
+            return "torch"
+    for path in sorted((Path(np.__file__).parent.parent / "numpy.libs").glob("libscipy_openblas64*")):
+        library = ctypes.CDLL(str(path))
+        if hasattr(library, "scipy_sgemm_64_"):
+            single = getattr(library, "openblas_set_num_threads_local", None)
+            _C.set_gemm_hook(_address(library.scipy_sgemm_64_), True, _address(single) if single else 0)
+            return "openblas"
+    return "own"
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def execute(
+    program: Program,
+    inputs: Mapping[str, np.ndarray],
+    symbols: Mapping[str, int] | None = None,
+    *,
+    on_print: Callable[[str, np.ndarray], None] | None = None,
+    activation_ranges: bool = False,
+    check: bool = True,
+    parallel: bool = True,
+    step_limit: int = 1 << 40,
+) -> dict[str, np.ndarray]:
+    """Runs a program; returns its outputs (and inouts) by name.
+
+    inputs: arrays of the tensors' dtypes and shapes. symbols: their values. check=False: unwritten memory reads
+    as NaN instead of raising. activation_ranges: the documented input ranges of activation functions hold.
+    step_limit: instructions after which a program counts as endless.
+    """
+    return execute_ranks(
+        [program], [inputs], symbols, on_print=on_print, activation_ranges=activation_ranges, check=check,
+        parallel=parallel, step_limit=step_limit,
+    )[0]  # fmt: skip
+
+
+def execute_ranks(
+    programs: Sequence[Program],
+    inputs: Sequence[Mapping[str, np.ndarray]],
+    symbols: Mapping[str, int] | None = None,
+    *,
+    on_print: Callable[[str, np.ndarray], None] | None = None,
+    activation_ranges: bool = False,
+    check: bool = True,
+    parallel: bool = True,
+    step_limit: int = 1 << 40,
+) -> list[dict[str, np.ndarray]]:
+    """Runs one program per rank, with collectives between them; one dict of outputs per rank."""
+    if len(programs) != len(inputs):
+        raise ConfigurationError(f"{len(programs)} programs and {len(inputs)} sets of inputs")
+    use_library_gemm()
+    values = dict(symbols or {})
+    prepared = [_prepare(program, given, values) for program, given in zip(programs, inputs, strict=True)]
+
+    def deliver(prefix: str, data: np.ndarray, dtype: str, shape: tuple[int, int]) -> None:
+        (on_print or _print)(prefix, data.view(numpy_dtype(dtype)).reshape(shape))
+
+    raw = _C.run(
+        [program.base for program in programs], prepared, values, check, activation_ranges, parallel, step_limit, deliver
+    )
+    return [_collect(program, result, values) for program, result in zip(programs, raw, strict=True)]
+
+
+def _print(prefix: str, array: np.ndarray) -> None:
+    print(prefix, array)
+
+
+def _prepare(program: Program, inputs: Mapping[str, np.ndarray], symbols: dict[str, int]) -> dict[str, np.ndarray]:
+    prepared = {}
+    for tensor in program.inputs:
+        if tensor.name not in inputs:
+            raise ConfigurationError(f"input '{tensor.name}' of '{program.name}' is missing", cure="pass it in inputs")
+        array = np.asarray(inputs[tensor.name])
+        expected, shape = numpy_dtype(tensor.dtype), program.shape_of(tensor, symbols)
+        if array.dtype != expected and array.dtype.itemsize != expected.itemsize:
+            raise ConfigurationError(f"input '{tensor.name}' is {array.dtype}, the program expects {tensor.dtype}")
+        if tuple(array.shape) != shape:
+            raise ConfigurationError(f"input '{tensor.name}' has shape {tuple(array.shape)}, the program expects {shape}")
+        array = np.ascontiguousarray(array)
+        prepared[tensor.name] = array.reshape(-1).view(np.uint8)
+    return prepared
+
+
+def _collect(program: Program, raw: dict[str, np.ndarray], symbols: dict[str, int]) -> dict[str, np.ndarray]:
+    return {
+        tensor.name: raw[tensor.name].view(numpy_dtype(tensor.dtype)).reshape(program.shape_of(tensor, symbols))
+        for tensor in program.outputs
+    }
