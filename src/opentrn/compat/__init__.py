@@ -12,11 +12,15 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-from opentrn.compat import flex_attention
+from opentrn.compat import dlpack, flex_attention, flop_counter, profiler, safetensors
 
 # Module that the patch waits for → the patch, which gets that module.
 PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch.nn.attention.flex_attention": flex_attention.accept_device,
+    "torch.autograd.profiler": profiler.mark_operators,
+    "torch._tensor": dlpack.name_device,
+    "torch.utils.flop_counter": flop_counter.count_attention,
+    "safetensors": safetensors.read_through_host,
 }
 
 

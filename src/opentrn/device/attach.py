@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opentrn.device import _C
+from opentrn.device import _C, random
 
 
 def attach(instance: str | None = None, *, lnc: int | None = None, visible_cores: str | None = None) -> None:
@@ -20,6 +20,7 @@ def attach(instance: str | None = None, *, lnc: int | None = None, visible_cores
     _C.attach(found.device_parameters())
     global _attached
     _attached = found
+    random.apply_waiting_seed()
 
 
 def attach_configured() -> None:

@@ -55,9 +55,30 @@ def max_memory_reserved(device: Any = None) -> int:
     return _stat("reserved_bytes.all.peak", device)
 
 
+def get_allocator_backend() -> str:
+    return "opentrn"
+
+
+def device_memory_used(device: Any = None) -> int:
+    """Bytes that this process holds of the device: its segments."""
+    return memory_reserved(device)
+
+
 def host_memory_stats() -> dict[str, Any]:
     """Pinned memory is ordinary host memory here; there is no cache of it to count."""
     return {}
+
+
+def host_memory_stats_as_nested_dict() -> dict[str, Any]:
+    return {}
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Nothing to reset: pinned memory is not cached."""
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Nothing to reset: pinned memory is not cached."""
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:

@@ -9,12 +9,15 @@ from typing import Any
 
 import torch
 
-from opentrn.device import _C, memory, random, streams
+from opentrn.device import _C, amp, memory, random, streams
 from opentrn.device.index import resolve
 from opentrn.device.memory import (
+    device_memory_used,
     empty_cache,
+    get_allocator_backend,
     get_per_process_memory_fraction,
     host_memory_stats,
+    host_memory_stats_as_nested_dict,
     max_memory_allocated,
     max_memory_reserved,
     mem_get_info,
@@ -24,8 +27,10 @@ from opentrn.device.memory import (
     memory_stats,
     memory_stats_as_nested_dict,
     memory_summary,
+    reset_accumulated_host_memory_stats,
     reset_accumulated_memory_stats,
     reset_max_memory_allocated,
+    reset_peak_host_memory_stats,
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
@@ -52,21 +57,33 @@ from opentrn.device.streams import (
 )
 
 __all__ = [
-    "Event", "Stream", "StreamContext", "can_device_access_peer", "current_device", "current_stream",
-    "default_generators", "default_stream", "device", "device_count", "device_of", "empty_cache",
-    "get_amp_supported_dtype", "get_device_capability", "get_device_name", "get_device_properties",
-    "get_per_process_memory_fraction", "get_rng_state", "get_rng_state_all", "host_memory_stats", "init",
-    "initial_seed", "ipc_collect", "is_available", "is_bf16_supported", "is_current_stream_capturing",
-    "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved",
+    "AcceleratorError", "Event", "OutOfMemoryError", "Stream", "StreamContext", "amp",
+    "can_device_access_peer", "clock_rate", "current_device", "current_stream", "default_generators",
+    "default_stream", "device", "device_count", "device_memory_used", "device_of", "empty_cache",
+    "get_allocator_backend", "get_amp_supported_dtype", "get_arch_list", "get_device_capability",
+    "get_device_name", "get_device_properties", "get_per_process_memory_fraction", "get_rng_state",
+    "get_rng_state_all", "host_memory_stats", "host_memory_stats_as_nested_dict", "init", "initial_seed",
+    "ipc_collect", "is_available", "is_bf16_supported", "is_current_stream_capturing", "is_initialized",
+    "is_tf32_supported", "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved",
     "mem_get_info", "memory", "memory_allocated", "memory_reserved", "memory_snapshot", "memory_stats",
-    "memory_stats_as_nested_dict", "memory_summary", "random", "reset_accumulated_memory_stats",
-    "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all", "set_device",
-    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream", "stream", "streams",
-    "synchronize", "utilization",
+    "memory_stats_as_nested_dict", "memory_summary", "random", "reset_accumulated_host_memory_stats",
+    "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_host_memory_stats",
+    "reset_peak_memory_stats", "seed", "seed_all", "set_device", "set_per_process_memory_fraction",
+    "set_rng_state", "set_rng_state_all", "set_stream", "stream", "streams", "synchronize", "utilization",
 ]  # fmt: skip
 
-# PyTorch asks for this flag to tell devices that can be initialised from ones that only exist.
+OutOfMemoryError = torch.OutOfMemoryError
+AcceleratorError = torch.AcceleratorError
+
+# torch.storage and older libraries ask for it before they make a half-precision tensor.
 has_half = True
+
+
+def __getattr__(name: str) -> Any:
+    # Activation checkpointing and fork_rng save the device's random state only where this is true.
+    if name == "_initialized":
+        return _C.is_attached()
+    raise AttributeError(f"module 'torch.neuron' has no attribute '{name}'")
 
 
 def init() -> None:
@@ -196,8 +213,29 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return True
 
 
+def is_tf32_supported() -> bool:
+    """Whether the attached chip multiplies in TF32 (its chip file has a rate for it)."""
+    return get_device_properties().parameters["tensor_tflops_tf32"] > 0
+
+
+def get_arch_list() -> list[str]:
+    """The compiler target of the attached chip."""
+    return [get_device_properties().parameters["platform_target"]]
+
+
+def clock_rate(device: Any = None) -> int:
+    """Clock of the Tensor engine in MHz."""
+    return round(get_device_properties(device).parameters["tensor_clock_ghz"] * 1000)
+
+
 def is_current_stream_capturing() -> bool:
+    """False: there are no graph captures; torch.compile makes one program of many operators."""
     return False
+
+
+def _get_generator(device: Any) -> torch.Generator:
+    """The default generator of a device, for PyTorch's recorded random operators."""
+    return default_generators[resolve(device, optional=True)]
 
 
 def can_device_access_peer(device: Any, peer: Any) -> bool:

@@ -18,12 +18,27 @@ class _DefaultGenerators(Sequence):
         return _C.device_count()
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        count = len(self)
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        return _C.default_generator(index + len(self) if index < 0 else index)
+            return [self[i] for i in range(*index.indices(count))]
+        if not -count <= index < count:  # iteration ends on IndexError
+            raise IndexError(f"opentrn: there is no generator {index}: {count} devices are attached")
+        return _C.default_generator(index % count)
 
 
 default_generators: Sequence[torch.Generator] = _DefaultGenerators()
+
+
+# What torch.manual_seed asked for before a machine was attached: seeding alone attaches none.
+_waiting_seed: int | None = None
+
+
+def apply_waiting_seed() -> None:
+    """Called once a machine is attached."""
+    global _waiting_seed
+    if _waiting_seed is not None:
+        value, _waiting_seed = _waiting_seed, None
+        manual_seed_all(value)
 
 
 def get_rng_state(device: Any = "neuron") -> torch.Tensor:
@@ -36,7 +51,7 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "neuron") -> None:
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    return [get_rng_state(index) for index in range(_C.device_count())]
+    return [generator.get_state() for generator in default_generators]
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
@@ -45,25 +60,32 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the current device. Before the machine is attached nothing is lost: a fresh device has the seed of
-    torch.manual_seed, which calls manual_seed_all."""
+    """Seeds the current device."""
     default_generators[_C.current_device()].manual_seed(int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
+    """Seeds every device; before a machine is attached, those that will be. torch.manual_seed calls it."""
+    global _waiting_seed
+    if not _C.is_attached():
+        _waiting_seed = int(seed)
+        return
     for generator in default_generators:
         generator.manual_seed(int(seed))
 
 
 def seed() -> None:
+    """Seeds the current device with a number of the host's entropy."""
     default_generators[_C.current_device()].seed()
 
 
 def seed_all() -> None:
+    """Seeds every device with one number of the host's entropy."""
     value = default_generators[0].seed()
     for generator in default_generators[1:]:
         generator.manual_seed(value)
 
 
 def initial_seed() -> int:
+    """The seed of the current device."""
     return default_generators[_C.current_device()].initial_seed()

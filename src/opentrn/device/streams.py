@@ -29,16 +29,19 @@ class Stream(torch.Stream):
         return f"torch.neuron.Stream(device=neuron:{self.device_index}, id={self.stream_id})"
 
 
-class Event(torch.Event):
-    """A point in virtual time of a stream."""
+class _EventType(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch.Event) and instance.device is not None and instance.device.type == "neuron"
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
-        return super().__new__(
-            cls, device="neuron", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
-        )
 
-    def __repr__(self) -> str:
-        return f"torch.neuron.Event(recorded={bool(self.event_id)})"
+class Event(torch.Event, metaclass=_EventType):
+    """A point in virtual time of a stream.
+
+    A plain torch.Event of the device comes out: torch.Event.elapsed_time takes no subclass beside it (torch 2.13).
+    """
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # type: ignore[misc]
+        return torch.Event("neuron", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
 
 class StreamContext:
