@@ -19,20 +19,19 @@ from opentrn.trace.recorder import Recorder
 from opentrn.trace.writer import UNFINISHED, TraceWriter
 
 
-def record(directory, operators=100, chunk_rows=30, complete=True):
+def record(directory, operators=100, complete=True):
     """A trace with `operators` rows in several files."""
     fake = FakeDevice()
     writer = TraceWriter(directory, {"command": "train.py"})
-    recorder = Recorder(fake, writer, chunk_rows=chunk_rows, poll_seconds=0.001)
+    recorder = Recorder(fake, writer, poll_seconds=1000)
     recorder.start()
     fake.enter_module("model.layers.0")
     for i in range(operators):
         fake.run(f"aten::op{i % 7}", ns=i, flops=2 * i, bytes=3 * i, phase=i % 5, simulated=i % 3 == 0)
         fake.free(fake.allocate(i + 1))
         if i % 20 == 0:
-            with recorder._lock:
-                recorder._take()
-                recorder._flush()
+            recorder._take()
+            recorder._flush()
     recorder.stop()
     writer.close(complete)
     return recorder
@@ -118,8 +117,7 @@ writer = TraceWriter({directory!r}, {{}})
 recorder = Recorder(fake, writer, poll_seconds=1000)
 recorder.start()
 def flush():
-    with recorder._lock:
-        recorder._take(); recorder._flush()
+    recorder._take(); recorder._flush()
 fake.run(); flush()
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 for i in range(20000):

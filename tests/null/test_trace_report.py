@@ -12,8 +12,9 @@ from torch import nn
 
 from opentrn.errors import ConfigurationError, CorruptFileError
 from opentrn.explorer import units
+from opentrn.explorer.advice import advise
 from opentrn.explorer.html import page, write_report
-from opentrn.explorer.summary import summarize
+from opentrn.explorer.summary import Share, summarize
 from opentrn.explorer.terminal import print_report, sparkline
 from opentrn.explorer.utilization import formula_flops_per_token, utilization
 from opentrn.trace.counters import Counters
@@ -266,6 +267,26 @@ def test_a_description_that_does_not_fit(tmp_path):
         rebuild(Trace(tmp_path / "t"))
 
 
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({}, ()),
+        ({"split": [Share("device idle", 1, 0.5)]}, ("idle for 50.0 %", "torch.compile")),
+        ({"classes": [Share("copy", 1, 0.2)]}, ("20.0 %", "contiguous")),
+        ({"memory_capacity": 3 << 20}, ("100.0 % full", "activation checkpointing")),
+        ({"split": [Share("recomputation", 1, 0.4)]}, ("recomputation takes 40.0 %", "fewer layers")),
+        ({"classes": [Share("unlisted", 1, 0.01)]}, ("1.00 %", "costed as pointwise")),
+    ],
+)
+def test_advice(change, words):
+    summary = summarize(run(FakeDevice()))
+    for name, value in {"split": [], "classes": [], **change}.items():
+        setattr(summary, name, value)
+    advice = advise(summary)
+    assert len(advice) == (1 if words else 0)
+    assert all(word in advice[0] for word in words)
+
+
 def test_sparkline_shows_the_peak_and_keeps_levels():
     line = sparkline(Timeline([0, 10, 50, 60, 100], [0, 80, 40, 0, 0]), 10)
     assert len(line) == 10
@@ -286,6 +307,7 @@ def test_sparkline_shows_the_peak_and_keeps_levels():
         (units.percent, 0.3047, "30.5 %"),
         (units.percent, 0.0389, "3.89 %"),
         (units.percent, 0.00001234, "0.0012 %"),
+        (units.percent, 0.0000001, "< 0.001 %"),
         (units.percent, 0, "0.0 %"),
     ],
 )

@@ -122,6 +122,14 @@ def test_two_optimizers_make_one_step(fake):
     assert [step.device_busy_ns for step in watch.steps] == [130] * 3
 
 
+def test_a_new_optimizer_over_the_same_parameters_starts_a_new_step(fake):
+    model = Model(fake)
+    with Watch(fake) as watch:
+        for _ in range(3):
+            train(model, torch.optim.SGD(model.parameters(), 0.1))
+    assert [step.tokens for step in watch.steps] == [10] * 3
+
+
 def test_adversarial_pair_makes_one_step(fake):
     """Discriminator, then generator, each with its forward, the first behind a generator without gradient."""
     generator, critic = Model(fake), Model(fake)

@@ -186,8 +186,7 @@ def _watched(
             session = Session(source, options(None), metadata)
         session.start()
         outcome = run_target(wishes.target)
-        notes = [f"redirected: {redirection}" for redirection in getattr(redirections, "redirections", ())]
-        record = session.stop(outcome.ended, notes)
+        record = session.stop(outcome.ended, _notes(redirections))
     return outcome, record
 
 
@@ -220,6 +219,14 @@ def _prepare(wishes: _Wishes, modes: contextlib.ExitStack) -> Any:
             raise UnimplementedError("this installation of OpenTRN has no dry runs", cure="run without --dry")
         modes.enter_context(opentrn.dry_run())
     return redirections
+
+
+def _notes(redirections: Any) -> list[str]:
+    """What went elsewhere under --from-cuda, for the report."""
+    if redirections is None:
+        return []
+    notes = [f"redirected: {redirection}" for redirection in redirections.redirections]
+    return notes + [f"refused: {refusal}" for refusal in redirections.refusals]
 
 
 def _part(module: str, option: str) -> Any:

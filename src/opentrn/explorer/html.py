@@ -42,7 +42,8 @@ def page(summary: Summary) -> str:
             _share_table(summary.modules, summary.how_timed, "modules"),
         ),
         _section("Steps", _steps(summary)),
-        _section("Notes", _notes(summary)),
+        _section("What to try", _list(summary.advice)),
+        _section("Notes", _list(summary.notes)),
     ]
     title = escape(f"opentrn run {summary.command}")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
@@ -157,7 +158,5 @@ def _step_cells(row: StepRow) -> list[str]:
     ]
 
 
-def _notes(summary: Summary) -> str:
-    if not summary.notes:
-        return ""
-    return "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in summary.notes) + "</ul>"
+def _list(lines: list[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>" if lines else ""

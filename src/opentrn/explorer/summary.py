@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from opentrn.explorer.advice import advise
 from opentrn.explorer.utilization import Utilization, utilization
 from opentrn.trace.memory import Peak, Stack, Timeline
 from opentrn.trace.record import ModelFacts, OperatorTotal, RunRecord, Step
@@ -77,6 +78,7 @@ class Summary:
     flops: int
     notes: list[str] = field(default_factory=list)
     trace_directory: str | None = None
+    advice: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, with the word for how each group of figures is known."""
@@ -118,7 +120,7 @@ def summarize(record: RunRecord) -> Summary:
         notes.append(
             f"the configuration of {record.facts.name} is not recognised: MFU is by counted FLOPs alone"
         )
-    return Summary(
+    summary = Summary(
         command=record.command,
         ended=record.ended,
         dry=record.dry,
@@ -147,6 +149,8 @@ def summarize(record: RunRecord) -> Summary:
         notes=notes,
         trace_directory=record.trace_directory,
     )
+    summary.advice = advise(summary)
+    return summary
 
 
 def _has_backward(span: Step | None) -> bool:

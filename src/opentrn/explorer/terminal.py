@@ -40,6 +40,7 @@ def _parts(summary: Summary) -> list[Table | Text]:
             Text(),
             _shares("Device time by module", summary.modules, summary.how_timed, counts="modules"),
         ]
+    parts += [Text(f"→ {advice}", style="green") for advice in summary.advice]
     parts += [Text(f"• {note}", style="yellow") for note in summary.notes]
     if summary.trace_directory is not None:
         parts.append(

@@ -46,4 +46,6 @@ def percent(share: float) -> str:
     value = share * 100
     if value == 0 or abs(value) >= 10:
         return f"{value:.1f} %"
+    if abs(value) < 0.001:
+        return "< 0.001 %"
     return f"{value:.2f} %" if abs(value) >= 0.1 else f"{value:.2g} %"

@@ -90,9 +90,8 @@ class Recorder:
             self._thread = None
         if self._writer is not None:
             self._source.trace_stop()
-        with self._lock:
-            self._take(stop=True)
-            self._flush()
+        self._take(stop=True)
+        self._flush()
 
     def mark(self) -> int:
         """Ends a memory segment; returns its highest allocation in bytes."""
@@ -106,15 +105,15 @@ class Recorder:
 
     def _poll(self) -> None:
         while not self._stop.wait(self._poll_seconds):
-            with self._lock:
-                self._take()
-                if self._rows >= self._chunk_rows or (
-                    self._rows and _monotonic() - self._last_file > self._chunk_seconds
-                ):
-                    self._flush()
+            self._take()
+            old = self._rows and _monotonic() - self._last_file > self._chunk_seconds
+            if old or self._rows >= self._chunk_rows:
+                self._flush()
 
     def _take(self, stop: bool = False) -> None:
-        self._take_memory(stop)
+        """By the draining thread, or by `stop` after it: the lock only guards what `mark` uses too."""
+        with self._lock:
+            self._take_memory(stop)
         if self._writer is None or not self._source.trace_pending():
             return
         rows = self._source.trace_drain()
@@ -137,12 +136,12 @@ class Recorder:
 
     def _flush(self) -> None:
         """Writes one file per table from what has been taken."""
-        operators, memory = self._operators, self._memory
-        self._operators, self._memory, self._rows = [], [], 0
+        with self._lock:
+            operators, memory, names = self._operators, self._memory, self._source.names()
+            self._operators, self._memory, self._rows = [], [], 0
         self._last_file = _monotonic()
         if self._writer is None or not (operators or memory):
             return
-        names = self._source.names()
         if operators:
             self._writer.write("operators", operator_rows(_join(operators), names))
         if memory:

@@ -80,6 +80,4 @@ class DeviceSource:
     def label(self, tensor: torch.Tensor, category: int) -> None:
         """Says what a tensor's memory is for (index of CATEGORIES); nothing for tensors elsewhere."""
         # A DTensor holds its share in a local tensor.
-        local = getattr(tensor, "_local_tensor", tensor)
-        if local.device.type == "neuron":
-            self._device.set_category(local, category)
+        self._device.set_category(getattr(tensor, "_local_tensor", tensor), category)

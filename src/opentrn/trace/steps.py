@@ -164,7 +164,7 @@ class StepRecorder:
             calls = recorder._optimizer_calls
             result = original(scaler, optimizer, *args, **kwargs)
             if recorder._optimizer_calls == calls and scaler.is_enabled():
-                recorder._ended(id(optimizer), "skipped")
+                recorder._ended(_key(optimizer), "skipped")
             return result
 
         step.__doc__, step.__name__ = original.__doc__, original.__name__
@@ -179,7 +179,7 @@ class StepRecorder:
             return
         self._optimizer_calls += 1
         self._after_step(optimizer)
-        self._ended(id(optimizer), "optimizer")
+        self._ended(_key(optimizer), "optimizer")
 
     def _ended(self, optimizer: int, kind: str) -> None:
         if self.by == "manual":
@@ -293,6 +293,14 @@ def make_step(
         bytes=end.bytes - start.bytes,
         peak_allocated=peak,
     )
+
+
+def _key(optimizer: Any) -> int:
+    """Tells optimizers apart by what they update: a new one over the same parameters is the same."""
+    for group in optimizer.param_groups:
+        if group["params"]:
+            return id(group["params"][0])
+    return id(optimizer)
 
 
 def _nested(frame: FrameType) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class TraceWriter:
             os.replace(temporary, final)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            self._stop(f"{error.strerror or error}")
+            self._stop(_cause(error))
             return False
         self._next[table] += 1
         self.written_bytes += final.stat().st_size
@@ -80,7 +81,7 @@ class TraceWriter:
         except OSError as error:
             (self.directory / (METADATA_FILE + UNFINISHED)).unlink(missing_ok=True)
             if self.stopped is None:
-                self._stop(f"{error.strerror or error}")
+                self._stop(_cause(error))
 
     def _replace_metadata(self) -> None:
         final = self.directory / METADATA_FILE
@@ -95,3 +96,9 @@ class TraceWriter:
             "what is written stays readable and the run goes on",
             file=sys.stderr,
         )
+
+
+def _cause(error: OSError) -> str:
+    """What the system says; Arrow wraps it in a sentence of its own."""
+    wrapped = re.search(r"\[errno \d+\] (.*)", str(error))
+    return wrapped.group(1) if wrapped else error.strerror or str(error)
