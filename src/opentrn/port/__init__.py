@@ -1,0 +1,1 @@
+"""Bringing programs over: CUDA scripts unchanged (`from_cuda`), and what the real stack would say (`real_stack`)."""
