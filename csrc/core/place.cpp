@@ -11,6 +11,7 @@ namespace {
 struct Life {
   i32 buffer;
   i64 bytes, start, end;
+  bool rotates;  // begins in a loop
 };
 
 // First to last position at which each tile of a core is in use; a tile used outside the loop it starts in lives through it.
@@ -59,7 +60,7 @@ std::vector<Life> lifetimes(const Program& p, int core, Space space) {
     i64 bytes = size_of(b.dtype);
     for (std::size_t d = 1; d < b.shape.size(); ++d) bytes *= p.expressions.value(b.shape[d]);
     i64 end = entry.second.second;
-    out.push_back({buffer, bytes, entry.second.first, end});
+    out.push_back({buffer, bytes, entry.second.first, end, parent[entry.first] >= 0});
   }
   std::sort(out.begin(), out.end(), [](const Life& a, const Life& b) { return std::tie(a.start, a.buffer) < std::tie(b.start, b.buffer); });
   return out;
@@ -67,18 +68,19 @@ std::vector<Life> lifetimes(const Program& p, int core, Space space) {
 
 // One pass over the tiles in order of birth, each placed behind the previous one where there is room (so that reuse of an
 // address comes as late as possible); `copies` places of each tile for loops to rotate through.
-bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, i64 bank, i64 copies, std::string& holders, std::vector<std::pair<i32, i64>>& placed) {
+bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, i64 bank, const std::vector<i64>& copies, std::string& holders, std::vector<std::pair<i32, i64>>& placed) {
   struct Block { i64 start, end, until; i32 buffer; };
   std::vector<Block> active;
   std::vector<Life> pinned;
   for (const Life& l : lives) if (p.buffers[l.buffer].pinned) pinned.push_back(l);
   i64 pointer = 0;
   placed.clear();
-  for (const Life& l : lives) {
+  for (std::size_t n = 0; n < lives.size(); ++n) {
+    const Life& l = lives[n];
     if (p.buffers[l.buffer].pinned) continue;
     std::erase_if(active, [&](const Block& b) { return b.until < l.start; });
     const i64 size = place_bytes(bank ? Space::psum : Space::sbuf, l.bytes);
-    const i64 want = size * copies;
+    const i64 want = size * copies[n];
     std::vector<Block> busy = active;
     for (const Life& q : pinned) if (q.start <= l.end && l.start <= q.end) busy.push_back({p.buffers[q.buffer].byte, p.buffers[q.buffer].byte + q.bytes, 0, q.buffer});
     std::sort(busy.begin(), busy.end(), [](const Block& a, const Block& b) { return a.start < b.start; });
@@ -110,6 +112,27 @@ bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, 
   return true;
 }
 
+// More places for the tiles of loops, one more for each in turn, while all fit: iterations then overlap.
+template <class Fits>
+void spread(const std::vector<Life>& lives, i64 most, std::vector<i64>& copies, Fits&& fits) {
+  constexpr std::size_t one_by_one_max = 64;
+  const std::size_t rotating = std::size_t(std::count_if(lives.begin(), lives.end(), [](const Life& l) { return l.rotates; }));
+  if (rotating > one_by_one_max) {
+    for (i64 c = most; c > 1; --c) {
+      for (std::size_t n = 0; n < lives.size(); ++n) copies[n] = lives[n].rotates ? c : 1;
+      if (fits()) return;
+    }
+    std::fill(copies.begin(), copies.end(), 1);
+    return;
+  }
+  for (i64 c = 2; c <= most; ++c)
+    for (std::size_t n = 0; n < lives.size(); ++n) {
+      if (!lives[n].rotates || copies[n] != c - 1) continue;
+      copies[n] = c;
+      if (!fits()) copies[n] = c - 1;
+    }
+}
+
 }  // namespace
 
 void place_tensors(Program& p) {
@@ -119,19 +142,19 @@ void place_tensors(Program& p) {
       const std::vector<Life> lives = lifetimes(p, core, space);
       const bool sbuf = space == Space::sbuf;
       const i64 capacity = i64(chip[sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]) - (sbuf ? i64(chip["sbuf_reserved_bytes_per_partition"]) : 0);
-      const bool loops = std::any_of(p.steps[core].begin(), p.steps[core].end(), [](const Step& s) { return s.kind == StepKind::loop; });
       std::string holders;
       std::vector<std::pair<i32, i64>> placed;
-      i64 copies = loops ? (sbuf ? 4 : 8) : 1;
-      while (copies > 0 && !place(p, lives, capacity, 64, sbuf ? 0 : 2048, copies, holders, placed)) --copies;
-      if (!copies) {
-        std::string where;
-        throw Error(Category::capacity, std::string(space_names[int(space)]) + " of core " + std::to_string(core) + " is full: " + holders, where, "use smaller tiles, or let tensors end earlier");
-      }
+      std::vector<i64> copies(lives.size(), 1);
+      auto fits = [&] { return place(p, lives, capacity, 64, sbuf ? 0 : 2048, copies, holders, placed); };
+      if (!fits()) throw Error(Category::capacity, std::string(space_names[int(space)]) + " of core " + std::to_string(core) + " is full: " + holders, "", "use smaller tiles, or let tensors end earlier");
+      spread(lives, sbuf ? 4 : 8, copies, fits);
+      fits();
+      std::map<i32, i32> places;
+      for (std::size_t n = 0; n < lives.size(); ++n) places[lives[n].buffer] = i32(copies[n]);
       for (auto [buffer, byte] : placed) {
         p.buffers[buffer].partition = 0;
         p.buffers[buffer].byte = byte;
-        p.buffers[buffer].copies = i32(copies);
+        p.buffers[buffer].copies = places.at(buffer);
       }
     }
 }

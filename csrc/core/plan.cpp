@@ -94,10 +94,10 @@ Plan::Plan(std::shared_ptr<const Program> p, const std::map<std::string, i64>& s
     buffer_bytes.push_back(size_of(b.dtype) * (on_chip && !shape.empty() && shape[0] ? elements / shape[0] : elements));
     buffer_shape.push_back(std::move(shape));
   }
+  for (const Loop& l : program->loops) loops.push_back({l.kind, l.variable, l.condition, compile(l.start), compile(l.stop), compile(l.step)});
   accesses.resize(program->accesses.size());
   for (i32 i = 0; i < i32(accesses.size()); ++i) compile_access(i);
   compile_arguments();
-  for (const Loop& l : program->loops) loops.push_back({l.kind, l.variable, l.condition, compile(l.start), compile(l.stop), compile(l.step)});
   for (const auto& steps : program->steps) {
     std::vector<CodeStep> out;
     std::vector<i32> open;
@@ -116,6 +116,26 @@ Plan::Plan(std::shared_ptr<const Program> p, const std::map<std::string, i64>& s
   }
 }
 
+// min(cap, total - step * variable) that stays at its cap over the whole loop is the cap: no last tile is ragged.
+Quantity Plan::uncut(const Quantity& q) const {
+  if (q.general < 0) return q;
+  const Expression& e = program->expressions[q.general];
+  if (e.op != Node::minimum) return q;
+  Quantity cap = compile(e.a), rest = compile(e.b);
+  if (!cap.constant()) std::swap(cap, rest);
+  if (!cap.constant() || rest.general >= 0) return q;
+  i64 least = rest.c;
+  for (i32 t = 0; t < rest.terms; ++t) {
+    const PlanLoop* loop = nullptr;
+    for (const PlanLoop& l : loops) if (l.variable == rest.slot[t]) loop = &l;
+    if (!loop || !loop->start.constant() || !loop->stop.constant() || !loop->step.constant() || loop->step.c <= 0) return q;
+    if (loop->stop.c <= loop->start.c) continue;
+    const i64 last = loop->start.c + (loop->stop.c - 1 - loop->start.c) / loop->step.c * loop->step.c;
+    least += std::min(rest.coefficient[t] * loop->start.c, rest.coefficient[t] * last);
+  }
+  return least >= cap.c ? cap : q;
+}
+
 void Plan::compile_access(i32 id) {
   const Access& a = program->accesses[id];
   const Buffer& b = program->buffers[a.buffer];
@@ -130,7 +150,7 @@ void Plan::compile_access(i32 id) {
   p.offset = compile(a.offset);
   for (int d = 0; d < a.dims; ++d) {
     p.stride[d] = compile(a.stride[d]);
-    p.count[d] = compile(a.count[d]);
+    p.count[d] = uncut(compile(a.count[d]));
     p.fixed = p.fixed && p.stride[d].constant() && p.count[d].constant();
   }
   p.scalar_access = a.scalar_access;

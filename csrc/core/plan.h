@@ -121,6 +121,7 @@ class Plan {
   std::vector<std::unique_ptr<PlanArgument[]>> argument_storage_;
   std::vector<i32> argument_counts_;
   void compile_access(i32 id);
+  Quantity uncut(const Quantity& q) const;
   void compile_arguments();
 };
 

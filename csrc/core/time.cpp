@@ -158,7 +158,8 @@ struct Walker {
       const Operand& o = tables.operands[k];
       i32 first, last;
       range_of(o, first, last);
-      if (!o.write) each_chunk(o, first, last, [&](Chunk& c) { raise(c.written, 0, c.writer, c.writer_event); });
+      // a result that is both read and overwritten counts as waiting for data
+      if (!o.write) each_chunk(o, first, last, [&](Chunk& c) { if (c.written >= n.ready && c.written > 0) n = {c.written, 0, c.writer, c.writer_event}; });
       else each_chunk(o, first, last, [&](Chunk& c) {
         if (c.write_engine != engine) raise(c.written, 2, c.writer, c.writer_event);
         if (c.read_engine != engine && c.read_engine != nobody) raise(c.read, 1, c.reader, c.reader_event);
@@ -306,7 +307,6 @@ struct Walker {
       f.low_instruction = std::min(f.low_instruction, step.index);
       f.high_instruction = std::max(f.high_instruction, step.index);
       if (t.kind == Kind::barrier || t.kind == Kind::sendrecv || t.kind == Kind::registers) f.allowed = false;
-      if (!t.fixed) f.allowed = f.allowed && true;
       if (t.kind == Kind::dma) f.engines |= 1u << 31;
       if (t.kind == Kind::compute || t.kind == Kind::collective || t.software) f.engines |= 1u << int(t.software ? Engine::gpsimd : t.engine);
       for (i32 o = t.first_operand; o < t.last_operand; ++o) {
@@ -495,12 +495,35 @@ struct Walker {
     for (auto& g : r.gaps) { if (g.start > ref) g.start += delta; else if (g.end > ref) g.start = ref + delta; if (g.end > ref) g.end += delta; }
   }
 
+  // The cost of an instruction whose counts vary, by its counts: a loop has few different tiles.
+  struct Ragged { std::vector<i64> counts; TimeInstruction cost; };
+  std::vector<std::vector<Ragged>> ragged;
+  std::vector<i64> ragged_key;
+  const TimeInstruction& ragged_cost(i32 instruction, const TimeInstruction& base) {
+    if (ragged.empty()) ragged.resize(plan.instructions.size());
+    const PlanInstruction& p = plan.instructions[instruction];
+    ragged_key.clear();
+    auto add = [&](const PlanAccess& a) {
+      if (!a.fixed) for (int d = 0; d < a.dims; ++d) { ragged_key.push_back(plan.value(a.count[d], slots.data())); ragged_key.push_back(plan.value(a.stride[d], slots.data())); }
+    };
+    for (i32 n = 0; n < p.argument_count; ++n) {
+      if (p.arguments[n].kind == ValueKind::access) add(plan.accesses[p.arguments[n].index]);
+      if (p.arguments[n].kind == ValueKind::list) for (const Value& v : plan.program->lists[p.arguments[n].index]) if (v.kind == ValueKind::access) add(plan.accesses[v.payload]);
+    }
+    auto& known = ragged[instruction];
+    for (const Ragged& r : known) if (r.counts == ragged_key) return r.cost;
+    if (known.size() >= 16) known.clear();
+    known.reserve(16);
+    known.push_back({ragged_key, base});
+    tables.cost(instruction, slots.data(), known.back().cost);
+    return known.back().cost;
+  }
+
   // ---------------------------------------------------------------------------------------- the walk
 
   void run() {
     const auto& code = plan.code[core];
     const std::size_t end = code.size();
-    TimeInstruction variable_cost;
     while (at < end) {
       const CodeStep& step = code[at];
       if (step.kind == StepKind::instruction) {
@@ -510,10 +533,8 @@ struct Walker {
           if (stepped > options.step_limit) fail(Category::undefined_behaviour, "the program takes more than " + std::to_string(options.step_limit) + " steps", "check its loops, or raise the limit");
         }
         if (!t->fixed && t->kind != Kind::begin) {
-          variable_cost = *t;
-          tables.cost(step.index, slots.data(), variable_cost);
-          if (variable_cost.cost < 0) { ++at; continue; }
-          t = &variable_cost;
+          t = &ragged_cost(step.index, *t);
+          if (t->cost < 0) { ++at; continue; }
         }
         switch (t->kind) {
           case Kind::compute: compute(*t, step.index); break;

@@ -1,0 +1,146 @@
+"""`opentrn program`: print, verify, time and compare programs of NeuronCore instructions.
+
+A program is a file of `Program.to_bytes()` or of its text form; `lib:NAME` names one of the built-in programs
+(matmul, softmax, attention, fused, pointwise, reduction).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from opentrn.errors import ConfigurationError
+
+app = typer.Typer(help="Print, verify, time and compare programs of NeuronCore instructions.", no_args_is_help=True)
+
+SourceArgument = Annotated[str, typer.Argument(help="A program file (bytes or text), or lib:NAME.")]
+SymbolOption = Annotated[list[str], typer.Option("--symbol", "-s", help="NAME=VALUE; may be repeated.")]
+TOLERATED = 1e-9
+
+
+def library(name: str, chip: str, dtype: str) -> Any:
+    """A program of opentrn.core.library by short name."""
+    from opentrn.core.library.attention import flash_attention_program
+    from opentrn.core.library.fused import rmsnorm_matmul_silu_program
+    from opentrn.core.library.matmul import matmul_program
+    from opentrn.core.library.rows import pointwise_program, reduction_program, softmax_program
+
+    makers = {
+        "matmul": lambda: matmul_program(dtype, chip),
+        "softmax": lambda: softmax_program(dtype, chip),
+        "attention": lambda: flash_attention_program(128, dtype, False, chip),
+        "fused": lambda: rmsnorm_matmul_silu_program(dtype, chip),
+        "pointwise": lambda: pointwise_program(dtype, 2, None, None, chip),
+        "reduction": lambda: reduction_program(dtype, "add", chip),
+    }
+    if name not in makers:
+        raise ConfigurationError(f"no built-in program '{name}'", cure=f"use one of {', '.join(makers)}")
+    return makers[name]()
+
+
+def load(source: str, chip: str = "trn2", dtype: str = "bfloat16") -> Any:
+    """The program behind a command-line argument. CorruptFileError where a file is damaged."""
+    from opentrn.core import Program
+
+    if source.startswith("lib:"):
+        return library(source[4:], chip, dtype)
+    path = Path(source)
+    if not path.is_file():
+        raise ConfigurationError(f"no program file '{source}'", cure="name a file, or lib:matmul for a built-in program")
+    data = path.read_bytes()
+    if data.startswith(b"OTRNPRG"):
+        return Program.from_bytes(data)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return Program.from_bytes(data)  # says what is wrong with it
+    return Program.parse(text)
+
+
+def parse_symbols(entries: list[str]) -> dict[str, int]:
+    """["M=128"] → {"M": 128}."""
+    symbols = {}
+    for entry in entries:
+        name, _, value = entry.partition("=")
+        try:
+            symbols[name] = int(value)
+        except ValueError:
+            raise ConfigurationError(f"cannot read symbol '{entry}'", cure="write NAME=INTEGER, e.g. -s M=2048") from None
+    return symbols
+
+
+@app.command("print")
+def print_(source: SourceArgument, chip: str = "trn2", dtype: str = "bfloat16", output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the binary form here.")] = None) -> None:  # noqa: E501
+    """Print the text form (it parses back); -o writes the bytes."""
+    program = load(source, chip, dtype)
+    if output is not None:
+        output.write_bytes(program.to_bytes())
+    else:
+        typer.echo(program.text(), nl=False)
+
+
+@app.command()
+def verify(source: SourceArgument, symbol: SymbolOption = [], chip: str = "trn2", dtype: str = "bfloat16") -> None:  # noqa: B006
+    """Check every instruction against the documented limits; exit code 2 and the reason where one is broken."""
+    program = load(source, chip, dtype)
+    symbols = parse_symbols(symbol)
+    missing = [name for name in program.symbols if name not in symbols]
+    if missing:
+        raise ConfigurationError(f"the program has symbols without a value: {', '.join(missing)}", cure="pass -s NAME=VALUE")
+    program.verify(symbols)
+    typer.echo(f"{program.name}: {program.instruction_count} instructions, {program.dynamic_count(symbols)} executed: verified")
+
+
+@app.command()
+def time(source: SourceArgument, symbol: SymbolOption = [], chip: str = "trn2", dtype: str = "bfloat16", path: bool = False, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:  # noqa: B006, E501
+    """Simulate when every instruction runs: engines, bytes, stalls, what bounds it."""
+    from opentrn.core.timing import time as simulate
+
+    program = load(source, chip, dtype)
+    timing = simulate(program, parse_symbols(symbol), record=path)
+    if as_json:
+        typer.echo(json.dumps({
+            "program": timing.program, "chip": timing.chip, "nanoseconds": timing.nanoseconds, "busy": timing.busy,
+            "bytes": timing.bytes, "flops": timing.flops, "instructions": timing.instructions, "bound": timing.bound,
+            "kind": "simulated", "roofline": timing.roofline,
+        }))  # fmt: skip
+        return
+    typer.echo(timing.table())
+    if path:
+        typer.echo("critical path:")
+        for step in timing.critical_path[:40]:
+            typer.echo(f"  {step.start / 1e3:10.3f} µs {step.engine:<8}{step.instruction} × {step.count} ({step.source})")
+
+
+@app.command()
+def diff(first: str, second: str, symbol: SymbolOption = [], chip: str = "trn2", dtype: str = "bfloat16") -> None:  # noqa: B006
+    """Compare two programs: their text line by line, their times where symbols are given. Exit code 1 if they differ."""
+    from opentrn.core.timing import time as simulate
+
+    a, b = load(first, chip, dtype), load(second, chip, dtype)
+    lines = list(difflib.unified_diff(a.text().splitlines(), b.text().splitlines(), first, second, lineterm=""))
+    for line in lines:
+        typer.echo(line)
+    symbols = parse_symbols(symbol)
+    if all(name in symbols for name in (*a.symbols, *b.symbols)):
+        times = [simulate(program, symbols).nanoseconds for program in (a, b)]
+        change = times[1] / times[0] - 1 if times[0] > TOLERATED else 0.0
+        typer.echo(f"simulated: {times[0] / 1e3:.3f} µs and {times[1] / 1e3:.3f} µs ({change:+.1%})")
+    if lines:
+        raise typer.Exit(1)
+    typer.echo("equal")
+
+
+@app.command()
+def kernels(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """The timing model against measured kernels: signed error of each, fit and check points apart."""
+    from opentrn.core.library.measured import rows, table
+
+    if as_json:
+        typer.echo(json.dumps([row.as_dict() for row in rows()]))
+    else:
+        typer.echo(table())
