@@ -1,8 +1,10 @@
 """Makes `nki`, `neuronxcc.nki` and their submodules importable when the real packages are absent.
 
 A package cannot ship top-level modules under another project's name: a later `pip install` of the real one
-would collide. So a finder is appended to `sys.meta_path` by `import opentrn` and by the torch autoload entry
-point. Being last, it is asked only when nothing installed answers; a real `nki` therefore always wins.
+would collide. So `import opentrn.nki` (which the torch autoload entry point does) puts a finder on
+`sys.meta_path`. For the two top-level names it first asks every other finder, so that a real `nki` always
+wins; below them it answers only if the parent is ours, and before the path-based finder, which would load
+our files a second time.
 The modules live in `opentrn.nki.modern` and `opentrn.nki.classic` and are the same objects under both names.
 """
 
@@ -67,12 +69,28 @@ class NkiFinder(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Sequence[str] | None,
                   target: Any = None) -> importlib.machinery.ModuleSpec | None:
         ours = target_of(fullname)
-        if ours is None or importlib.util.find_spec(ours) is None:
+        if ours is None:
+            return None
+        parent = fullname.rpartition(".")[0]
+        if parent:
+            if getattr(sys.modules.get(parent), "__name__", None) != target_of(parent):
+                return None
+        elif self._real(fullname):
+            return None
+        if importlib.util.find_spec(ours) is None:
             return None
         return importlib.machinery.ModuleSpec(fullname, _Loader(ours), is_package=True)
 
 
+    def _real(self, name: str) -> bool:
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if finder is not self and find is not None and find(name, None) is not None:
+                return True
+        return False
+
+
 def install() -> None:
-    """Append the finder; calling it again changes nothing."""
+    """Put the finder first; calling it again changes nothing."""
     if not any(isinstance(finder, NkiFinder) for finder in sys.meta_path):
-        sys.meta_path.append(NkiFinder())
+        sys.meta_path.insert(0, NkiFinder())

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from opentrn.errors import OutOfBoundsError, UndefinedBehaviourError, UnsupportedError
+from opentrn.errors import OutOfBoundsError, UnsupportedError
 from opentrn.nki import version
 from opentrn.nki.affine import Affine
 from opentrn.nki.dtypes import ITEMSIZE, name_of
@@ -413,13 +413,6 @@ class NkiTensor(NKIObject):
 
     def _with(self, steps: Any, counts: Any) -> NkiTensor:
         return NkiTensor(self._storage, self.dtype, self.offset, tuple(steps), tuple(counts), self.indirect)
-
-    # Arithmetic on tensors is an operation on the device; `nl` functions are the spelled-out form.
-    def __bool__(self) -> bool:
-        raise UndefinedBehaviourError(
-            f"{self.name}: the truth of a tensor exists only on the device",
-            cure="load it into a register (nisa.register_load) and loop on that",
-        )
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -57,6 +57,8 @@ class Tracer:
         self.rank, self.world = rank, world
         self.builder = engine_hook.builder(chip, lnc, name)
         self.emit = self.builder.emit
+        # Without `set_kind` every HBM tensor is created as what it might turn out to be.
+        self._late_kinds = hasattr(self.builder, "set_kind")
         self._make_access = self.builder.access
         self.core = 0
         self.shared: list[Storage] = []
@@ -73,6 +75,7 @@ class Tracer:
         self.pending: Any = None  # the classic operation that is held back
         self.loop_count = 0
         self.loop_sums: dict[Any, Any] = {}
+        self.loop_placements: list[Any] = []
 
     # -- life cycle ------------------------------------------------------------------------------------
     def __enter__(self) -> Tracer:
@@ -111,11 +114,12 @@ class Tracer:
         updated = {}
         for name, (storage, _) in self.inputs.items():
             if storage in self.written:
-                self.builder.set_kind(storage.key, "inout")
+                if self._late_kinds:
+                    self.builder.set_kind(storage.key, "inout")
                 updated[name] = name.removeprefix("input_")
         inputs = {storage for storage, _ in self.inputs.values()}
         for storage in {tensor._storage for tensor in outputs}:
-            if storage not in inputs:
+            if storage not in inputs and self._late_kinds:
                 self.builder.set_kind(storage.key, "output")
         return updated
 
@@ -177,8 +181,9 @@ class Tracer:
             return self._allocate_shared(storage)
         else:
             self._private_count += 1
-            storage.program_name = f"private{self._private_count}_{storage.name}"
-            storage.key = self.builder.hbm(storage.program_name, dims, dtype, kind="private")
+            storage.program_name = f"private{self._private_count}_core{self.core}_{storage.name}"
+            storage.key = self.builder.hbm(storage.program_name, dims, dtype,
+                                           kind="private" if self._late_kinds else "output")
         return whole_view(storage)
 
     def _allocate_shared(self, storage: Storage) -> NkiTensor:
@@ -194,7 +199,8 @@ class Tracer:
                 )
             return whole_view(known)
         storage.program_name = f"shared{place}_{storage.name}"
-        storage.key = self.builder.hbm(storage.program_name, storage.shape, storage.dtype, kind="internal")
+        storage.key = self.builder.hbm(storage.program_name, storage.shape, storage.dtype,
+                                       kind="internal" if self._late_kinds else "output")
         self.shared.append(storage)
         return whole_view(storage)
 
@@ -203,7 +209,8 @@ class Tracer:
         storage = Storage(tuple(array.shape) or (1,), name_of(array.dtype), buffer, name)
         storage.owner = self
         storage.program_name = f"input_{name}"
-        storage.key = self.builder.hbm(storage.program_name, storage.shape, storage.dtype, kind="input")
+        storage.key = self.builder.hbm(storage.program_name, storage.shape, storage.dtype,
+                                       kind="input" if self._late_kinds else "inout")
         self.inputs[storage.program_name] = (storage, array)
         return whole_view(storage)
 

@@ -11,7 +11,7 @@ from opentrn.nki.classic.tile import Blocks, Tile, flush, par_dim, partition_fir
 from opentrn.nki.dtypes import ITEMSIZE
 from opentrn.nki.enums import MemoryRegion
 from opentrn.nki.tensor import NkiTensor, whole_view
-from opentrn.nki.tracing import active
+from opentrn.nki.tracing import active, active_or_none
 
 PSUM_BANK_BYTES = 2048
 
@@ -21,6 +21,45 @@ class Placement:
 
     def __init__(self, region: MemoryRegion, address: Callable[[tuple[int, ...], int, int], tuple[int, int]]) -> None:
         self.region, self.address = region, address
+
+
+class LoopPlacements:
+    """Placements made in one loop: its body is traced once, so later iterations get those of the first.
+
+    Kernels compute addresses with Python integers that they advance inside the body (``cur_addr += …``);
+    unrolling would advance them in every iteration.
+    """
+
+    def __init__(self) -> None:
+        self.made: list[Placement] = []
+        self.next = 0
+        self.replaying = False
+        self.index = self.number = 0  # of the current iteration, and of the loop
+
+    def again(self) -> None:
+        """A further iteration begins."""
+        self.replaying, self.next = True, 0
+
+    def take(self) -> Placement | None:
+        """The next placement of the first iteration; None if it made fewer."""
+        self.next += 1
+        return self.made[self.next - 1] if self.next <= len(self.made) else None
+
+
+def _placed(new: Placement) -> Placement:
+    """`new`, or what the first iteration of the outermost repeated loop placed here."""
+    tracer = active_or_none()
+    loops: list[LoopPlacements] = tracer.loop_placements if tracer is not None else []
+    chosen: Placement | None = None
+    for loop in loops:
+        if loop.replaying:
+            known = loop.take()
+            chosen = chosen if chosen is not None else known
+    chosen = chosen if chosen is not None else new
+    for loop in loops:
+        if not loop.replaying:
+            loop.made.append(chosen)
+    return chosen
 
 
 def _slot(place: tuple[int, ...], tiles: tuple[int, ...]) -> int:
@@ -39,7 +78,7 @@ def sbuf_modulo(*, base_addr: int, base_partition: int = 0, num_par_tiles: Any =
         return (base_partition + _slot(place, num_par_tiles) * partitions,
                 base_addr + _slot(place, num_free_tiles) * size)
 
-    return Placement(MemoryRegion.sbuf, address)
+    return _placed(Placement(MemoryRegion.sbuf, address))
 
 
 def psum_modulo(*, base_bank: int, base_addr: int = 0, base_partition: int = 0, num_bank_tiles: Any = (),
@@ -50,21 +89,22 @@ def psum_modulo(*, base_bank: int, base_addr: int = 0, base_partition: int = 0, 
         return (base_partition + _slot(place, num_par_tiles) * partitions,
                 bank * PSUM_BANK_BYTES + base_addr + _slot(place, num_free_tiles) * size)
 
-    return Placement(MemoryRegion.psum, address)
+    return _placed(Placement(MemoryRegion.psum, address))
 
 
 def sbuf_function(func: Callable[..., Any]) -> Placement:
     """`sbuf.alloc`: the kernel's own function gives (start partition, byte address)."""
-    return Placement(MemoryRegion.sbuf, lambda place, partitions, size: tuple(func(place, partitions, size)))  # type: ignore[arg-type, return-value]
+    return _placed(Placement(MemoryRegion.sbuf, lambda place, partitions, size: tuple(
+        func(idx=place, pdim_size=partitions, fdim_size=size))))  # type: ignore[arg-type, return-value]
 
 
 def psum_function(func: Callable[..., Any]) -> Placement:
     """`psum.alloc`: the kernel's own function gives (bank, start partition, byte address in the bank)."""
     def address(place: tuple[int, ...], partitions: int, size: int) -> tuple[int, int]:
-        bank, partition, offset = func(place, partitions, size)
+        bank, partition, offset = func(idx=place, pdim_size=partitions, fdim_size=size)
         return partition, bank * PSUM_BANK_BYTES + offset
 
-    return Placement(MemoryRegion.psum, address)
+    return _placed(Placement(MemoryRegion.psum, address))
 
 
 def allocate(shape: Any, dtype: str, buffer: Any, name: str) -> Tile:

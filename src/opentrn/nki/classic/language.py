@@ -78,20 +78,38 @@ class LoopIndex(int):
 
 
 def affine_range(*bounds: Any, **_: Any) -> Iterator[LoopIndex]:
-    """Iterations of a loop; also `sequential_range` and `static_range`. Unrolled while tracing."""
-    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    """Iterations of a loop; also `sequential_range`. Unrolled while tracing, with the first one's addresses."""
     tracer = active_or_none()
-    number = 0
-    if tracer is not None:
-        tracer.loop_count += 1
-        number = tracer.loop_count
+    if tracer is None:
+        yield from _indices(bounds, 0)
+        return
+    tracer.loop_count += 1
+    placements = _allocation.LoopPlacements()
+    tracer.loop_placements.append(placements)
+    try:
+        for index in _indices(bounds, tracer.loop_count):
+            if not index.first:
+                placements.again()
+            placements.index, placements.number = int(index), index.loop
+            yield index
+    finally:
+        tracer.loop_placements.remove(placements)
+
+
+def static_range(*bounds: Any, **_: Any) -> Iterator[LoopIndex]:
+    """Iterations that the kernel itself unrolls."""
+    return _indices(bounds, 0)
+
+
+def _indices(bounds: tuple[Any, ...], number: int) -> Iterator[LoopIndex]:
+    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     first = True
     for value in _unrolled_range(int(start), int(stop), int(step)):
         yield LoopIndex(value, first, number)
         first = False
 
 
-sequential_range = static_range = affine_range
+sequential_range = affine_range
 
 
 def loop_reduce(x: Tile, op: Any, loop_indices: Any, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
@@ -100,7 +118,10 @@ def loop_reduce(x: Tile, op: Any, loop_indices: Any, dtype: Any = None, mask: An
 
     tracer = active()
     indices = list(loop_indices) if isinstance(loop_indices, (list, tuple)) else [loop_indices]
-    key = (tuple(getattr(index, "loop", 0) for index in indices), tracer.user_line())
+    loops = tuple(getattr(index, "loop", 0) for index in indices)
+    # One sum per iteration of the loops that are not reduced over.
+    others = tuple(loop.index for loop in tracer.loop_placements if loop.number not in loops)
+    key = (loops, others, tracer.user_line())
     name = reduction_name(op)
     kept = tracer.loop_sums.get(key)
     if kept is None or builtin_all(getattr(index, "first", False) for index in indices):
