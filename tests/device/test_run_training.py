@@ -256,6 +256,16 @@ def test_another_instance_and_a_module(tmp_path):
     assert "trn1.2xlarge" in json.loads(last)["machine"]
 
 
+def test_ranks_of_one_job(tmp_path):
+    """Each rank has a trace of its own; the first alone reports."""
+    write(tmp_path, "import torch; torch.ones(3, device='neuron')")
+    for rank in ("0", "1"):
+        run = opentrn(tmp_path, "run", "train.py", env={**os.environ, "RANK": rank})
+        assert run.returncode == 0
+        assert ("peak memory" in run.stderr) == (rank == "0")
+    assert sorted(os.listdir(tmp_path / "opentrn-trace")) == ["train-rank-0-1", "train-rank-1-1"]
+
+
 CUDA_SCRIPT = """
 import torch
 from torch import nn

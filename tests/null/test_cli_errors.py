@@ -77,6 +77,16 @@ def test_a_missing_module_is_named(monkeypatch, tmp_path):
         cli.load_command("needs")
 
 
+@pytest.mark.parametrize("option", ["--dry", "--as", "--from-cuda"])
+def test_a_part_that_is_not_installed(monkeypatch, option):
+    from opentrn.cli import run_command
+    from opentrn.errors import UnimplementedError
+
+    monkeypatch.setattr(run_command, "_PARTS", {option: "opentrn.no_such_part"})
+    with pytest.raises(UnimplementedError, match=f"has no {option}"):
+        run_command._part(option)
+
+
 def test_version_json(tmp_path):
     versions = json.loads(run("version", "--json", directory=tmp_path).stdout)
     assert set(versions) == {"opentrn", "torch", "python", "platform"}

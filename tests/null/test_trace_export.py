@@ -95,7 +95,8 @@ def test_perfetto(trace, tmp_path):
     assert len(slices) == 2 * OPERATORS + 1
     host = [s for s in slices if s[0].startswith("host")]
     device = [s for s in slices if s[0].startswith("neuron")]
-    assert [s[3] for s in host] == [s[3] for s in device], "flows join issue and execution"
+    flows = [[number] for number in range(1, OPERATORS + 1)]
+    assert [s[3] for s in host] == [s[3] for s in device] == flows, "flows join issue and execution"
     assert device[4][1] == "aten::op1" and device[4][5] - device[4][2] == 54
     assert device[0][4] == {
         "shapes": "[2]->[2]", "dtypes": "float32->float32",

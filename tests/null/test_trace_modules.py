@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from opentrn.trace.modules import ModuleObserver
@@ -115,6 +116,14 @@ def test_modules_added_later_and_dead_ones():
         events.outermost.clear()
         gc.collect()
         assert len(events.observer._known) == known
+
+
+def test_recomputation_is_no_call_of_its_own():
+    net, first = Net(), nn.Linear(2, 2)
+    with Events() as events:
+        torch.utils.checkpoint.checkpoint(net, first(torch.ones(1, 2)), use_reentrant=False).sum().backward()
+    assert events.paths.count("layers.1.0") == 2, "the forward ran twice"
+    assert [type(module).__name__ for module in events.outermost] == ["Linear", "Net"]
 
 
 def test_embedding_indices():

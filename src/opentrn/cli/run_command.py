@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from opentrn.trace.record import RunRecord
 
 DEFAULT_TRACES = Path("opentrn-trace")
+# Option → the module that carries it out.
+_PARTS = {
+    "--as": "opentrn.port.real_stack",
+    "--from-cuda": "opentrn.port.from_cuda",
+    "--dry": "opentrn.device.dry",
+}
 
 
 class StepsBy(StrEnum):
@@ -209,15 +215,11 @@ def _prepare(wishes: _Wishes, modes: contextlib.ExitStack) -> Any:
     """Turns on what the options ask for; returns the CUDA redirections, if any."""
     redirections = None
     if wishes.behave_as is not None:
-        _part("opentrn.port.real_stack", "--as").install(wishes.behave_as)
+        _part("--as").install(wishes.behave_as)
     if wishes.from_cuda:
-        redirections = _part("opentrn.port.from_cuda", "--from-cuda").install()
+        redirections = _part("--from-cuda").install()
     if wishes.dry:
-        import opentrn
-
-        if not hasattr(opentrn, "dry_run"):
-            raise UnimplementedError("this installation of OpenTRN has no dry runs", cure="run without --dry")
-        modes.enter_context(opentrn.dry_run())
+        modes.enter_context(_part("--dry").dry_run())
     return redirections
 
 
@@ -229,11 +231,13 @@ def _notes(redirections: Any) -> list[str]:
     return notes + [f"refused: {refusal}" for refusal in redirections.refusals]
 
 
-def _part(module: str, option: str) -> Any:
+def _part(option: str) -> Any:
+    """The module behind an option; UnimplementedError where this installation lacks it."""
+    module = _PARTS[option]
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name not in (module, module.rpartition(".")[0]):
+        if error.name != module:
             raise
         raise UnimplementedError(
             f"this installation of OpenTRN has no {option}", cure=f"run without {option}"
@@ -253,7 +257,12 @@ def _metadata() -> dict[str, Any]:
 
 
 def _report(record: RunRecord, outcome: Outcome, page: Path | None, as_json: bool) -> None:
-    """To standard error, so that the program's output stays its own; JSON goes last to standard output."""
+    """To standard error, so that the program's output stays its own; JSON goes last to standard output.
+
+    Of the ranks of one job only the first reports; each has its own trace.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return
     from opentrn.explorer.summary import summarize
 
     summary = summarize(record)

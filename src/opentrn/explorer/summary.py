@@ -113,7 +113,10 @@ def summarize(record: RunRecord) -> Summary:
     total_ns = sum(total.device_ns for total in record.totals)
     notes = list(record.notes)
     if span is not None and span.operators == 0:
-        notes.append("nothing ran on the device: is the model on 'neuron'?")
+        notes.append(
+            "nothing ran on the device: is the model on 'neuron'? Programs that this one starts are not "
+            "watched: torchrun --no-python opentrn run SCRIPT watches each rank"
+        )
     if chosen is not None and chosen.tokens < 0:
         notes.append("no nn.Embedding was called, so tokens are unknown: give --tokens-per-step")
     if record.facts is not None and not record.facts.recognised:
