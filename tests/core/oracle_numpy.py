@@ -175,9 +175,11 @@ class Oracle:
     def floats(self, access: int) -> np.ndarray:
         return self.read(access).astype(F32)
 
-    def write(self, access: int, values: np.ndarray, raw: bool = False) -> None:
-        """raw: values already are in the access's dtype."""
+    def write(self, access: int, values: np.ndarray, raw: bool = False, only: np.ndarray | None = None) -> None:
+        """raw: values already are in the access's dtype. only: mask of the elements to store."""
         memory, address, valid = self.place(access)
+        if only is not None:
+            valid = only.reshape(address.shape) if valid is None else valid & only.reshape(address.shape)
         name = DTYPES[self.tables["accesses"][access][1]]
         dtype = numpy_dtype(name)
         stored = values.astype(dtype) if raw else cast(values, name)
@@ -610,7 +612,7 @@ class Oracle:
         same = a == b or "x4" in a or "x4" in b
         shape = self.place(dst.access)[1].shape
         values = values if same or (a in INTEGERS and b in INTEGERS) else values.astype(F32)
-        self.write(dst.access, values.reshape(shape[0], -1), raw=same)
+        self.write(dst.access, values.reshape(shape[0], -1), raw=same, only=self.place(src.access)[2])
 
     def do_dma_transpose(self, dst: Any, src: Any, axes: Any, dge_mode: str, oob_mode: str, priority: Any, engine: str) -> None:
         counts = self.place(src.access)[1].shape
