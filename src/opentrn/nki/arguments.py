@@ -138,12 +138,12 @@ def view_of(base: np.ndarray, tensor: NkiTensor) -> np.ndarray:
     if tensor.whole and tensor.dtype == tensor._storage.dtype:
         return base.reshape(tensor.shape)
     host = _HOST_TYPE[tensor.dtype]
-    flat = np.ascontiguousarray(base).reshape(-1).view(np.uint8).view(host)
     size = ITEMSIZE[tensor.dtype]
+    flat = np.ascontiguousarray(base).reshape(-1).view(np.uint8).view(f"<u{size}")
     strided = np.lib.stride_tricks.as_strided(
         flat[int(tensor.offset):], tensor.shape, tuple(step * size for step in tensor._steps),
     )
-    return np.ascontiguousarray(strided)
+    return np.ascontiguousarray(strided).view(host)
 
 
 def host_array(array: np.ndarray, dtype: str) -> np.ndarray:

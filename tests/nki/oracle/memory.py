@@ -108,8 +108,9 @@ class Memory:
             raise IndexError(f"{tensor.name}: partition {row} of {base.shape[0]}")
         raw = base[row:, start * size:]
         if dtype is None:
-            first = raw[:1, :size].view(host(access.dtype))
-            return np.lib.stride_tricks.as_strided(first.reshape(-1), counts, steps)
+            word = np.dtype(f"<u{size}")
+            first = raw[:1, :size].view(word)
+            return np.lib.stride_tricks.as_strided(first.reshape(-1), counts, steps).view(host(access.dtype))
         return np.lib.stride_tricks.as_strided(raw[:1, :1].reshape(-1), counts, steps)
 
     def elements(self, access: Access) -> np.ndarray:
