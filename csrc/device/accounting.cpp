@@ -1,5 +1,6 @@
 #include "device/accounting.h"
 
+#include "device/alias.h"
 #include "device/trace.h"
 
 namespace opentrn::device {
@@ -30,14 +31,24 @@ void count(Device& device, OperatorTraits& traits, const timeline::OperatorCost&
   if (cost.provenance == timeline::Provenance::kSimulated) traits.simulated_ns += cost.duration;
 }
 
+timeline::OperatorCost cost_of(const timeline::Machine& machine, const Ran& ran, const timeline::Work* given) {
+  if (ran.has_cost && *ran.has_cost) return *ran.cost;
+  const timeline::Work work = given ? *given : describe_work(*ran.traits, ran.inputs, ran.written, ran.outputs);
+  const timeline::OperatorCost cost = timeline::modelled_cost(machine, work);
+  if (ran.has_cost) {
+    *ran.cost = cost;
+    *ran.has_cost = true;
+  }
+  return cost;
+}
+
 }  // namespace
 
 void account(const Ran& ran, const timeline::Work* given) {
   if (ran.traits->operator_class == timeline::OperatorClass::kNone && !given) return;
   Context& context = Context::get();
   Device& device = context.device(ran.device);
-  const timeline::Work work = given ? *given : describe_work(*ran.traits, ran.inputs, ran.written, ran.outputs);
-  const timeline::OperatorCost cost = timeline::modelled_cost(context.machine(), work);
+  const timeline::OperatorCost cost = cost_of(context.machine(), ran, given);
   const int64_t stream = current_stream(ran.device);
   const timeline::Interval interval = device.timeline.issue(context.machine(), stream, cost.duration);
   const trace::Phase phase = trace::current_phase();
@@ -47,6 +58,32 @@ void account(const Ran& ran, const timeline::Work* given) {
                 device.memory.allocated(), phase},
                ran.inputs, ran.outputs);
   }
+}
+
+void account_copy(OperatorTraits& traits, c10::DeviceIndex device, TensorRefs inputs) {
+  if (inputs.size() < 2) return;
+  // copy_(self, src) and _copy_from(self, dst).
+  const bool source_first = traits.base != "copy_";
+  const at::TensorBase& source = *inputs[source_first ? 0 : 1];
+  const at::TensorBase& target = *inputs[source_first ? 1 : 0];
+  timeline::Work work;
+  work.operator_class = timeline::OperatorClass::kCopy;
+  work.read_bytes = static_cast<int64_t>(source.nbytes());
+  work.written_bytes = static_cast<int64_t>(target.nbytes());
+  work.output_elements = target.numel();
+  const bool from_host = !is_neuron(source), to_host = !is_neuron(target);
+  if (from_host || to_host) {
+    work.operator_class = timeline::OperatorClass::kTransfer;
+    work.from_host = from_host;
+  }
+  if (from_host) mark_category(target, memory::Category::kInput);
+  account({&traits, device, inputs, uint64_t{1} << (source_first ? 1 : 0), {}}, &work);
+  if (to_host) synchronize_host(device);
+}
+
+void occupy(c10::DeviceIndex index, int64_t stream, timeline::Nanoseconds duration) {
+  Context& context = Context::get();
+  context.device(index).timeline.issue(context.machine(), stream, duration);
 }
 
 void synchronize_host(c10::DeviceIndex index) {

@@ -13,10 +13,19 @@ struct Ran {
   TensorRefs inputs;
   uint64_t written = 0;  // of inputs
   TensorRefs outputs;    // fresh results
+  // A cost worked out before for the same signature; filled where `has_cost` says it is not yet.
+  timeline::OperatorCost* cost = nullptr;
+  bool* has_cost = nullptr;
 };
 
 // Issues the operator on the current stream of its device. `work` overrides the description from the tensors.
 void account(const Ran& ran, const timeline::Work* work = nullptr);
+
+// A copy between or within devices: inputs are the two tensors in the order of the schema.
+void account_copy(OperatorTraits& traits, c10::DeviceIndex device, TensorRefs inputs);
+
+// Keeps a stream busy for a time without an operator (torch.neuron._sleep).
+void occupy(c10::DeviceIndex device, int64_t stream, timeline::Nanoseconds duration);
 
 // Waits for the current stream, as a read of a device value by the host does.
 void synchronize_host(c10::DeviceIndex device);

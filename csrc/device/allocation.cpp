@@ -10,6 +10,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include "device/dry.h"
 #include "device/memory_report.h"
 
 namespace opentrn::device {
@@ -65,6 +66,7 @@ void move_guard(Allocation* allocation, int by) {
 
 void release(void* context) {
   auto* allocation = static_cast<Allocation*>(context);
+  if (!allocation->backed) dry::count_unbacked(-1);
   if (allocation->block) {
     Context::get().device(allocation->device).memory.release(allocation->block, timeline::host_now());
   }
@@ -116,7 +118,10 @@ c10::Storage wrap(c10::intrusive_ptr<c10::StorageImpl> host, size_t bytes, c10::
                                                        static_cast<int64_t>(bytes),
                                                        data_pointer(allocation.get()), device_allocator(), true);
   allocation.release();
-  if (!backed) mark_unbacked(storage.get());
+  if (!backed) {
+    dry::count_unbacked(1);
+    mark_unbacked(storage.get());
+  }
   return c10::Storage(std::move(storage));
 }
 
@@ -182,6 +187,7 @@ void drop_bytes(c10::StorageImpl* storage) {
   allocation->host = new_host_storage(storage->nbytes(), false);
   allocation->backed = false;
   allocation->guarded = false;
+  dry::count_unbacked(1);
   // The context stays; only the pointer to the bytes goes.
   auto& data = storage->_mutable_data_ptr_no_checks();
   data.release_context();
@@ -195,6 +201,7 @@ void restore_bytes(c10::StorageImpl* storage) {
   allocation->host = new_host_storage(storage->nbytes(), true);
   allocation->backed = true;
   allocation->guarded = guarding;
+  dry::count_unbacked(-1);
   auto& data = storage->_mutable_data_ptr_no_checks();
   data.release_context();
   data = data_pointer(allocation);

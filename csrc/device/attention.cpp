@@ -24,10 +24,19 @@ bool grouped_query(const Tensor& query, const Tensor& key) {
   return query.dim() >= 3 && key.dim() >= 3 && query.size(-3) != key.size(-3);
 }
 
+at::Tensor metadata_on_cpu(const Tensor& tensor) {
+  if (!tensor.is_meta()) return tensor;
+  static char nothing[64];  // never read
+  return at::from_blob(nothing, tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
+}
+
 bool chooses_flash(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
                    double dropout, bool is_causal) {
-  const int64_t choice = at::_fused_sdp_choice(query, key, value, mask, dropout, is_causal, std::nullopt,
-                                               grouped_query(query, key));
+  // The choice looks at metadata only, and only CPU tensors get CPU's answer: meta tensors (dry runs) are asked as such.
+  const OptionalTensor host_mask = mask && mask->defined() ? OptionalTensor(metadata_on_cpu(*mask)) : std::nullopt;
+  const int64_t choice =
+      at::_fused_sdp_choice(metadata_on_cpu(query), metadata_on_cpu(key), metadata_on_cpu(value), host_mask, dropout,
+                            is_causal, std::nullopt, grouped_query(query, key));
   return choice == static_cast<int64_t>(at::SDPBackend::flash_attention);
 }
 
@@ -107,12 +116,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
         grad, query, key, value, output, logsumexp, dropout, is_causal, mask, scale);
     return {grad_query, grad_key, grad_value, Tensor()};
   }
-  auto result = math_backward(grad, {query, key, value, bias}, wants, dropout, is_causal, seed.item<int64_t>(), scale);
+  auto result = math_backward(grad, {query, key, value, bias}, wants, dropout, is_causal, seed.is_meta() ? 0 : seed.item<int64_t>(), scale);
   return {result[0], result[1], result[2], result[3]};
 }
 
 int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
                double /*dropout*/, bool /*is_causal*/, std::optional<double> /*scale*/, bool /*enable_gqa*/) {
+  // vmap has no batching rule for the fused operator.
+  const auto batched = [](const Tensor& tensor) { return tensor.key_set().has(c10::DispatchKey::FuncTorchBatched); };
+  if (batched(query) || batched(key) || batched(value)) return static_cast<int64_t>(at::SDPBackend::math);
   const bool dense = !query.is_nested() && !key.is_nested() && !value.is_nested();
   // A mask that wants a gradient is S×S itself: the composite path is as good, and exact.
   const bool mask_gradient = mask && mask->defined() && mask->requires_grad() && at::GradMode::is_enabled();

@@ -4,61 +4,12 @@
 
 #include <unordered_set>
 
+#include "device/boxed_arguments.h"
+#include "device/dry.h"
 #include "device/host_call.h"
 
 namespace opentrn::device {
 namespace {
-
-// Replaces the arguments on the stack by what the kernel gets.
-class BoxedArguments {
- public:
-  BoxedArguments(HostCall& call, const OperatorTraits& traits, torch::jit::Stack& stack)
-      : call_(call), traits_(traits), stack_(stack), first_(stack.size() - traits.argument_count) {}
-
-  void take() {
-    for (index_ = 0; index_ < traits_.argument_count; ++index_) take(stack_[first_ + index_]);
-    if (traits_.random) {
-      c10::IValue& value = stack_[first_ + traits_.generator_argument];
-      value = call_.take_generator(value.isNone() ? std::optional<at::Generator>() : value.toGenerator());
-    }
-  }
-
- private:
-  void take(c10::IValue& value) {
-    if (value.isTensor()) {
-      const at::Tensor& tensor = value.toTensor();
-      if (tensor.defined()) value = call_.take(tensor, index_);
-    } else if (value.isTensorList()) {
-      value = take_list(value.toTensorList());
-    } else if (value.isOptionalTensorList()) {
-      value = take_list(value.toOptionalTensorList());
-    } else if (index_ == traits_.device_argument && value.isDevice()) {
-      value = call_.take(value.toDevice());
-    }
-  }
-
-  c10::List<at::Tensor> take_list(const c10::List<at::Tensor>& list) {
-    c10::List<at::Tensor> taken;
-    taken.reserve(list.size());
-    for (const at::Tensor tensor : list) taken.push_back(tensor.defined() ? call_.take(tensor, index_) : tensor);
-    return taken;
-  }
-
-  c10::List<std::optional<at::Tensor>> take_list(const c10::List<std::optional<at::Tensor>>& list) {
-    c10::List<std::optional<at::Tensor>> taken;
-    taken.reserve(list.size());
-    for (const std::optional<at::Tensor> tensor : list) {
-      taken.push_back(tensor && tensor->defined() ? call_.take(*tensor, index_) : tensor);
-    }
-    return taken;
-  }
-
-  HostCall& call_;
-  const OperatorTraits& traits_;
-  torch::jit::Stack& stack_;
-  size_t first_;
-  int index_ = 0;
-};
 
 [[noreturn]] void raise_no_kernel(const OperatorTraits& traits) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "opentrn: ", traits.name, " has no kernel that neuron can run: CPU PyTorch has "
@@ -109,8 +60,9 @@ void fallback_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void refuse_layout(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  TORCH_CHECK(false, "opentrn: ", op.operator_name(), ": neuron has dense tensors only, no sparse or quantised ones\n",
-              "  what to do: convert on the host (.to_dense(), .dequantize()) before moving to the device");
+  TORCH_CHECK(false, "opentrn: ", op.operator_name(), ": neuron has dense tensors only, no sparse, quantised or strided nested ones\n",
+              "  what to do: convert on the host (.to_dense(), .dequantize(), layout=torch.jagged) before moving to the "
+              "device");
 }
 
 // Operators whose composite kernel is right on the device.
@@ -141,8 +93,12 @@ torch::Library& new_library(const char* name, c10::DispatchKey key) {
 
 void run_on_host(const c10::OperatorHandle& op, OperatorTraits& traits, torch::jit::Stack* stack,
                  const HostKernel* kernel) {
+  if (C10_UNLIKELY(dry::concerned())) {
+    enter_operator();
+    if (dry::run(op, traits, stack, kernel)) return;
+  }
   HostCall call(traits);
-  BoxedArguments(call, traits, *stack).take();
+  BoxedArguments<HostCall>(call, traits, *stack).take();
   execute(op, traits, call, stack, kernel);
   call.follow_written();
   give_results(call, traits, *stack);
@@ -153,13 +109,22 @@ int register_fallback() {
   new_library("_", c10::DispatchKey::PrivateUse1)
       .fallback(torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
   for (const auto key : {c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCsrPrivateUse1,
-                         c10::DispatchKey::QuantizedPrivateUse1}) {
+                         c10::DispatchKey::QuantizedPrivateUse1, c10::DispatchKey::NestedTensorPrivateUse1}) {
     new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
   }
   // A composite kernel wins over a backend fallback, so that `add` would go through its out= form (twice the cost) and
   // `native_layer_norm` through a decomposition with other numbers. Each operator with both a CPU and a composite kernel
   // is therefore registered directly; the list is read from the dispatcher, so it cannot be out of step with PyTorch.
   torch::Library& aten = new_library("aten", c10::DispatchKey::PrivateUse1);
+  // Composite kernels that reach for a stub of the tensor's own device type, which only CPU has.
+  for (const char* name : {"conj_physical_", "addr_"}) {
+    aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>()));
+  }
+  // Composite makers of sparse tensors would build one around device values.
+  for (const char* name : {"_sparse_compressed_tensor_unsafe", "_sparse_csr_tensor_unsafe", "_sparse_csc_tensor_unsafe",
+                           "_sparse_bsr_tensor_unsafe", "_sparse_bsc_tensor_unsafe"}) {
+    aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
+  }
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   int registered = 0;
   for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CPU)) {

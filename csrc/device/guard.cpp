@@ -49,6 +49,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     }
   }
 
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override { return {}; }
+
   c10::Stream getStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::UNSAFE, device, current_stream(device.index()));
   }
@@ -68,8 +70,14 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     set_current_stream(index, stream.id());
     return before;
   }
+  // Asking costs virtual host time, so that a loop that polls comes to an end.
+  static timeline::Nanoseconds asked() {
+    timeline::advance_host(std::max<timeline::Nanoseconds>(
+        1, static_cast<timeline::Nanoseconds>(Context::get().machine().synchronize_ns)));
+    return timeline::host_now();
+  }
   bool queryStream(const c10::Stream& stream) const override {
-    return timeline_of(stream.device_index()).ready(stream.id()) <= timeline::host_now();
+    return timeline_of(stream.device_index()).ready(stream.id()) <= asked();
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     timeline_of(stream.device_index()).synchronize_stream(stream.id());
@@ -86,15 +94,16 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     auto* virtual_event = static_cast<VirtualEvent*>(*event);
     virtual_event->device = stream.device_index();
     virtual_event->timing = flag == c10::EventFlag::BACKEND_DEFAULT;
+    // A record is queued work of its own: the host pays for issuing it, and two records are never at one time.
     virtual_event->time =
-        std::max(timeline_of(stream.device_index()).ready(stream.id()), timeline::host_now());
+        timeline_of(stream.device_index()).issue(Context::get().machine(), stream.id(), 1).device_end;
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (!event) return;  // waiting for an event that was never recorded is no wait, as on CUDA
     timeline_of(stream.device_index()).wait_until(stream.id(), static_cast<VirtualEvent*>(event)->time);
   }
   bool queryEvent(void* event) const override {
-    return !event || static_cast<VirtualEvent*>(event)->time <= timeline::host_now();
+    return !event || static_cast<VirtualEvent*>(event)->time <= asked();
   }
   void synchronizeEvent(void* event) const override {
     if (!event) return;

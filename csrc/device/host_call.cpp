@@ -156,32 +156,11 @@ void HostCall::finish() {
   }
   for (const auto& [host, tensor] : fresh_) outputs.push_back(&tensor);
   if (traits_.is_copy) {
-    account_copy(inputs);
+    account_copy(traits_, device_, inputs);
     return;
   }
   account({&traits_, device_, inputs, written, outputs});
   if (traits_.synchronizes) synchronize_host(device_);
-}
-
-// copy_(self, src) and _copy_from(self, dst): between host and device it is a transfer, and one to the host waits.
-void HostCall::account_copy(TensorRefs inputs) {
-  if (inputs.size() < 2) return;
-  const bool source_first = traits_.base != "copy_";
-  const at::TensorBase& source = *inputs[source_first ? 0 : 1];
-  const at::TensorBase& target = *inputs[source_first ? 1 : 0];
-  timeline::Work work;
-  work.operator_class = timeline::OperatorClass::kCopy;
-  work.read_bytes = static_cast<int64_t>(source.nbytes());
-  work.written_bytes = static_cast<int64_t>(target.nbytes());
-  work.output_elements = target.numel();
-  const bool from_host = !is_neuron(source), to_host = !is_neuron(target);
-  if (from_host || to_host) {
-    work.operator_class = timeline::OperatorClass::kTransfer;
-    work.from_host = from_host;
-  }
-  if (from_host) mark_category(target, memory::Category::kInput);
-  account({&traits_, device_, inputs, uint64_t{1} << (source_first ? 1 : 0), {}}, &work);
-  if (to_host) synchronize_host(device_);
 }
 
 }  // namespace opentrn::device

@@ -68,7 +68,6 @@ class HostCall {
   [[noreturn]] void raise_mixed(c10::Device other, int argument) const;
   const c10::StorageImpl* storage_of_host(const c10::StorageImpl* host) const;
   void move_guards(bool open);
-  void account_copy(TensorRefs inputs);
 
   OperatorTraits& traits_;
   memory::Origin origin_before_;

@@ -9,6 +9,7 @@
 #include "device/allocation.h"
 #include "device/bindings.h"
 #include "device/context.h"
+#include "device/dry.h"
 #include "device/memory_report.h"
 #include "device/random.h"
 #include "device/registration.h"
@@ -97,6 +98,7 @@ void bind_clock(py::module_& m) {
   m.def("stream_time", [](int index, int64_t stream) {
     return Context::get().device(static_cast<c10::DeviceIndex>(index)).timeline.ready(stream);
   });
+  m.def("occupy", [](int index, int64_t stream, int64_t ns) { occupy(static_cast<c10::DeviceIndex>(index), stream, ns); });
   m.def("totals", &totals);
   m.def("phase_totals", &phase_totals);
   m.def("operator_class", [](const std::string& name) { return timeline::class_name(timeline::classify(name)); });
@@ -109,6 +111,35 @@ void bind_clock(py::module_& m) {
     for (uint32_t id = 1; id < traits_count(); ++id) {
       result[py::str(traits_by_id(id).name)] = timeline::class_name(traits_by_id(id).operator_class);
     }
+    return result;
+  });
+}
+
+void bind_dry(py::module_& m) {
+  m.def("set_dry", &dry::set_mode, "Turns dry mode on or off; returns the mode before.");
+  m.def("is_dry", &dry::mode);
+  m.def("is_backed", [](const at::Tensor& tensor) { return !is_unbacked(tensor); });
+  m.def("unbacked_exist", &dry::concerned);
+  m.def("stand_in_ledger", [] {
+    py::list result;
+    for (const dry::StandIn& entry : dry::ledger()) {
+      py::dict item;
+      item["operator"] = entry.operator_name;
+      item["rule"] = entry.rule;
+      item["frame"] = entry.frame;
+      item["count"] = entry.count;
+      result.append(item);
+    }
+    return result;
+  });
+  m.def("clear_stand_in_ledger", &dry::clear_ledger);
+  m.def("dry_counters", [] {
+    const dry::Counters counters = dry::counters();
+    py::dict result;
+    result["inferred"] = counters.inferred;
+    result["ran"] = counters.ran;
+    result["misses"] = counters.misses;
+    result["signatures"] = counters.signatures;
     return result;
   });
 }
@@ -145,5 +176,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   bind_device(m);
   bind_clock(m);
   bind_memory(m);
+  bind_dry(m);
   bind_trace(m);
 }

@@ -7,6 +7,7 @@
 
 #include "device/accounting.h"
 #include "device/alias.h"
+#include "device/dry.h"
 #include "device/host_call.h"
 #include "device/operators.h"
 
@@ -125,6 +126,7 @@ at::Tensor& set_empty(at::Tensor& self) {
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   enter_operator();
   synchronize_host(self.device().index());
+  if (C10_UNLIKELY(dry::concerned() && is_unbacked(self))) return dry::stand_in_scalar(self);
   const OpenedBytes bytes(self);
   const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
   return at::_local_scalar_dense(host_alias(self));
@@ -144,8 +146,8 @@ void record_stream(at::Tensor&, at::Stream) {}  // values are ready when an oper
 
 }  // namespace
 
-c10::Storage new_storage_for(size_t bytes, at::ScalarType, c10::DeviceIndex device) {
-  return new_storage(bytes, device);
+c10::Storage new_storage_for(size_t bytes, at::ScalarType type, c10::DeviceIndex device) {
+  return new_storage(bytes, device, dry::gets_bytes(bytes, type));
 }
 
 OpenedBytes::OpenedBytes(const at::TensorBase& tensor)

@@ -1,4 +1,4 @@
-// torch.profiler: device time of an operator is the virtual time its stream advanced while it ran.
+// torch.profiler: device time of an operator is what the device was kept busy for while it ran.
 #include <memory>
 
 #include <c10/util/ApproximateClock.h>
@@ -18,7 +18,7 @@ class Stubs final : public torch::profiler::impl::ProfilerStubs {
     if (device) *device = index;
     if (event) {
       *event = std::make_shared<timeline::Nanoseconds>(
-          Context::get().attached() ? Context::get().device(index).timeline.ready(current_stream(index)) : 0);
+          Context::get().attached() ? Context::get().device(index).totals.device_busy_ns : 0);
     }
     if (cpu_ns) *cpu_ns = c10::getTime();
   }

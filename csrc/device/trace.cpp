@@ -230,6 +230,8 @@ uint32_t capture_frame() {
   return frame_table().intern(capture());
 }
 
+std::string python_frame_now() { return capture ? capture() : std::string(); }
+
 void set_frames(bool on) { frames_on = on; }
 std::string frame_name(uint32_t id) { return frame_table().at(id); }
 std::vector<std::string> modules(size_t from) { return module_table().from(from); }

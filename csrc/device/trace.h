@@ -65,6 +65,7 @@ Phase current_phase();
 using CaptureFrame = std::string (*)();
 void set_capture_frame(CaptureFrame capture);
 uint32_t capture_frame();  // 0 unless frames are on
+std::string python_frame_now();  // whether or not frames are on
 void set_frames(bool on);
 std::string frame_name(uint32_t id);
 

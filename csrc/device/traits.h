@@ -20,6 +20,7 @@ struct OperatorTraits {
   int return_count = 0;
   int generator_argument = -1;
   int device_argument = -1;
+  int dim_argument = -1;
   uint64_t written_arguments = 0;  // bit i: argument i is written
   bool random = false;
   bool may_mix_devices = false;    // copies, and indexing with CPU indices

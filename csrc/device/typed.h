@@ -11,6 +11,7 @@
 #include <ATen/core/IListRef.h>
 #include <torch/library.h>
 
+#include "device/dry.h"
 #include "device/host_call.h"
 
 namespace opentrn::device {
@@ -113,6 +114,17 @@ struct TypedKernel<Op, Result(Arguments...)> {
  private:
   template <size_t... Index>
   static Result run(std::index_sequence<Index...>, Arguments... arguments) {
+    if (C10_UNLIKELY(dry::concerned())) {
+      torch::jit::Stack stack = c10::impl::boxArgs(arguments...);
+      enter_operator();
+      if (dry::run(handle(), traits_of_typed<Op>(), &stack, nullptr)) {
+        if constexpr (std::is_same_v<Result, at::Tensor&>) {
+          return written_argument(std::forward<Arguments>(arguments)...);
+        } else {
+          return c10::impl::PopResult<Result>::call(stack);
+        }
+      }
+    }
     HostCall call(traits_of_typed<Op>());
     std::tuple<Taken<Arguments>...> taken{Taken<Arguments>(call, arguments, static_cast<int>(Index))...};
     if constexpr (std::is_same_v<Result, at::Tensor&>) {
@@ -125,6 +137,11 @@ struct TypedKernel<Op, Result(Arguments...)> {
       call.finish();
       return result;
     }
+  }
+
+  static const c10::OperatorHandle& handle() {
+    static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
+    return op;
   }
 
   template <typename Given>

@@ -1,0 +1,53 @@
+// Dry runs: large tensors are a shape and an address, without bytes.
+//
+// In a dry run an operator whose inputs all have bytes and whose results are small runs really, so that masks, positions
+// and control flow are exact. Any other only infers the shapes of its results (once per signature), allocates them, and
+// advances the clock. Small integer and boolean results of inputs without bytes are made with bytes when they are produced,
+// by stated rules; each such stand-in is counted in a ledger.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "device/fallback.h"
+#include "device/signature.h"
+
+namespace opentrn::device::dry {
+
+// Whether an operator may meet tensors without bytes at all: dry mode is on, or such storages exist.
+bool concerned();
+bool mode();
+bool set_mode(bool on);  // returns the mode before
+void count_unbacked(int by);  // storages without bytes that exist
+
+// Whether a fresh storage gets bytes in the present mode.
+bool gets_bytes(size_t bytes, at::ScalarType type);
+
+// Runs `op` in a dry run. Returns false where the operator has to run really.
+bool run(const c10::OperatorHandle& op, OperatorTraits& traits, torch::jit::Stack* stack, const HostKernel* kernel);
+
+// The value that stands in for an element without bytes that the host reads.
+at::Scalar stand_in_scalar(const at::TensorBase& tensor);
+
+struct StandIn {
+  std::string operator_name;
+  std::string rule;
+  std::string frame;  // the user's line
+  int64_t count = 0;
+};
+void note_stand_in(const OperatorTraits& traits, const char* rule);
+std::vector<StandIn> ledger();
+void clear_ledger();
+
+struct Counters {
+  int64_t inferred = 0;   // operators that only inferred
+  int64_t ran = 0;        // operators that ran really
+  int64_t misses = 0;     // signatures seen for the first time
+  int64_t signatures = 0;
+};
+Counters counters();
+
+}  // namespace opentrn::device::dry

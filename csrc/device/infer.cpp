@@ -1,0 +1,233 @@
+#include "device/infer.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/Functions.h>
+
+#include <unordered_map>
+
+#include "device/boxed_arguments.h"
+#include "device/dry.h"
+#include "device/host_call.h"
+
+namespace opentrn::device::dry {
+namespace {
+
+constexpr size_t kZeroRunLimit = size_t{256} << 20;  // bytes of inputs up to which a CPU kernel may run on zeros
+
+// Stands for each argument tensor by a tensor without meaning: on the meta device, or zeros on the CPU.
+class StandInTaker {
+ public:
+  StandInTaker(bool zeros, bool ones) : zeros_(zeros), ones_(ones) {}
+
+  at::Tensor take(const at::Tensor& tensor, int /*argument*/) {
+    at::Tensor made = make(tensor);
+    made_.push_back(made);
+    return made;
+  }
+  c10::Device take(c10::Device device) {
+    return device.type() == kNeuron ? c10::Device(zeros_ ? c10::DeviceType::CPU : c10::DeviceType::Meta) : device;
+  }
+  c10::IValue take_generator(const std::optional<at::Generator>&) { return {}; }
+
+  const std::vector<at::Tensor>& made() const { return made_; }
+
+ private:
+  at::Tensor make(const at::Tensor& tensor) {
+    if (!is_neuron(tensor) && tensor.dim() == 0) return tensor;  // scalars keep their value
+    at::Tensor made;
+    if (zeros_) {
+      const size_t bytes = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+      at::Tensor storage = at::zeros({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte));
+      made = at::empty({0}, at::TensorOptions().dtype(tensor.scalar_type()));
+      made.set_(storage.storage(), 0, tensor.sizes(), tensor.strides());
+      if (ones_) made.fill_(1);
+    } else {
+      made = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+    }
+    if (tensor.is_conj()) made.unsafeGetTensorImpl()->_set_conj(true);
+    if (tensor.is_neg()) made.unsafeGetTensorImpl()->_set_neg(true);
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return made;
+  }
+
+  bool zeros_, ones_;
+  std::vector<at::Tensor> made_;
+};
+
+Geometry geometry_of(const at::Tensor& tensor) {
+  Geometry geometry;
+  geometry.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  geometry.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  geometry.offset = tensor.storage_offset();
+  geometry.type = tensor.scalar_type();
+  geometry.storage_bytes = tensor.storage().nbytes();
+  geometry.conjugate = tensor.is_conj();
+  geometry.negative = tensor.is_neg();
+  return geometry;
+}
+
+class PlanMaker {
+ public:
+  PlanMaker(Plan& plan, const StandInTaker& taker) : plan_(plan), taker_(taker) {}
+
+  void returns(const c10::IValue* values, int count) {
+    for (int index = 0; index < count; ++index) {
+      const c10::IValue& value = values[index];
+      if (value.isTensor()) {
+        plan_.list_lengths.push_back(-1);
+        tensor(value.toTensor());
+      } else if (value.isTensorList()) {
+        const auto list = value.toTensorVector();
+        plan_.list_lengths.push_back(static_cast<int>(list.size()));
+        for (const at::Tensor& element : list) tensor(element);
+      } else {
+        plan_.list_lengths.push_back(-1);
+        Result& result = plan_.results.emplace_back();
+        result.kind = Result::kConstant;
+        result.constant = value;
+      }
+    }
+  }
+
+  // Written arguments whose geometry the operator changed (resized out=).
+  void written(const Scan& scan, uint64_t written_arguments) {
+    for (size_t i = 0; i < scan.tensors.size(); ++i) {
+      const int argument = scan.tensors[i].argument;
+      if (argument >= 64 || !(written_arguments >> argument & 1)) continue;
+      const at::Tensor& after = taker_.made()[i];
+      const at::Tensor& before = scan.tensors[i].tensor;
+      if (after.sizes() != before.sizes() || after.strides() != before.strides()) {
+        plan_.changed.emplace_back(static_cast<int>(i), geometry_of(after));
+      }
+    }
+  }
+
+ private:
+  void tensor(const at::Tensor& made) {
+    Result& result = plan_.results.emplace_back();
+    if (!made.defined()) return;
+    fresh_.push_back(made);
+    result.geometry = geometry_of(made);
+    for (size_t i = 0; i < taker_.made().size(); ++i) {
+      const at::Tensor& argument = taker_.made()[i];
+      if (!argument.defined()) continue;
+      const bool same = argument.unsafeGetTensorImpl() == made.unsafeGetTensorImpl();
+      if (same || argument.storage().is_alias_of(made.storage())) {
+        result.kind = same ? Result::kArgument : Result::kArgumentView;
+        result.source = static_cast<int>(i);
+        result.geometry.offset -= argument.storage_offset();
+        return;
+      }
+    }
+    for (size_t i = 0; i + 1 < fresh_.size(); ++i) {
+      if (fresh_[i].defined() && fresh_[i].storage().is_alias_of(made.storage())) {
+        result.kind = Result::kFreshView;
+        result.source = index_of_fresh(i);
+        return;
+      }
+    }
+    result.kind = Result::kFresh;
+    fresh_index_.emplace_back(fresh_.size() - 1, static_cast<int>(plan_.results.size() - 1));
+    plan_.fresh_bytes += result.geometry.storage_bytes;
+    plan_.fits_bytes &= gets_bytes(result.geometry.storage_bytes, result.geometry.type);
+  }
+
+  int index_of_fresh(size_t position) const {
+    for (const auto& [fresh, result] : fresh_index_) {
+      if (fresh == position) return result;
+    }
+    return -1;
+  }
+
+  Plan& plan_;
+  const StandInTaker& taker_;
+  std::vector<at::Tensor> fresh_;
+  std::vector<std::pair<size_t, int>> fresh_index_;
+};
+
+bool only_returns_arguments(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& result : schema.returns()) {
+    if (!result.alias_info() || !result.alias_info()->isWrite()) return false;
+  }
+  return true;
+}
+
+// In-place operators and those that return nothing need no inference: what they return is what they write.
+bool plan_in_place(const c10::OperatorHandle& op, const OperatorTraits& traits, const Scan& scan, Plan& plan) {
+  const c10::FunctionSchema& schema = op.schema();
+  const bool has_out = !schema.arguments().empty() && schema.arguments().back().kwarg_only() &&
+                       schema.arguments().back().is_out();
+  if (!only_returns_arguments(schema) || has_out) return false;
+  int next_written = 0;
+  for (int index = 0; index < traits.return_count; ++index) {
+    plan.list_lengths.push_back(-1);
+    Result& result = plan.results.emplace_back();
+    result.kind = Result::kArgument;
+    for (; next_written < static_cast<int>(scan.tensors.size()); ++next_written) {
+      const int argument = scan.tensors[next_written].argument;
+      if (argument < 64 && (traits.written_arguments >> argument & 1)) break;
+    }
+    if (next_written == static_cast<int>(scan.tensors.size())) return false;
+    result.source = next_written++;
+  }
+  return true;
+}
+
+void run_on_stand_ins(const c10::OperatorHandle& op, const OperatorTraits& traits, torch::jit::Stack& stack,
+                      const HostKernel* kernel, bool zeros, StandInTaker& taker) {
+  BoxedArguments<StandInTaker>(taker, traits, stack).take();
+  const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                                 c10::autocast_dispatch_keyset);
+  const c10::DispatchKeySet keys(zeros ? c10::DispatchKey::CPU : c10::DispatchKey::Meta);
+  if (kernel) {
+    kernel->callBoxed(op, keys, &stack);
+  } else {
+    op.redispatchBoxed(keys, &stack);
+  }
+}
+
+size_t input_bytes(const Scan& scan) {
+  size_t bytes = 0;
+  for (const auto& entry : scan.tensors) bytes += entry.tensor.nbytes();
+  return bytes;
+}
+
+Plan plan_from(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
+               const Scan& scan, const HostKernel* kernel, bool zeros) {
+  Plan plan;
+  // Sizes that depend on values are those of every element selected.
+  StandInTaker taker(zeros, zeros && (traits.base == "nonzero" || traits.base == "masked_select"));
+  torch::jit::Stack copy(stack.end() - traits.argument_count, stack.end());
+  run_on_stand_ins(op, traits, copy, kernel, zeros, taker);
+  PlanMaker maker(plan, taker);
+  maker.returns(copy.data() + copy.size() - traits.return_count, traits.return_count);
+  maker.written(scan, traits.written_arguments);
+  return plan;
+}
+
+}  // namespace
+
+Plan infer(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
+           const Scan& scan, const HostKernel* kernel) {
+  Plan plan;
+  if (plan_in_place(op, traits, scan, plan)) return plan;
+  if (traits.synchronizes) {
+    note_stand_in(traits, "size or answer as computed from zeros (masks: every element)");
+    return plan_from(op, traits, stack, scan, kernel, true);
+  }
+  const bool has_meta = kernel || op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta);
+  if (has_meta) {
+    try {
+      return plan_from(op, traits, stack, scan, kernel, false);
+    } catch (const c10::NotImplementedError&) {
+      // No meta kernel behind the composite one: learn the shapes from the CPU kernel below.
+    }
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      input_bytes(scan) <= kZeroRunLimit, "opentrn: a dry run cannot infer the shapes of ", traits.name,
+      ": PyTorch has no meta kernel for it, and its inputs are too large to run it on zeros\n"
+      "  what to do: compute it on the host (.cpu()), or see docs/unsupported.md for the list");
+  return plan_from(op, traits, stack, scan, kernel, true);
+}
+
+}  // namespace opentrn::device::dry
