@@ -62,11 +62,10 @@ def peek(tracer: Tracer, tensor: NkiTensor) -> np.ndarray:
     return np.asarray(values).view(host_type(tensor.dtype)).reshape(tensor.shape)
 
 
-def execute(program: Any, arrays: dict[str, np.ndarray], check: bool) -> dict[str, np.ndarray]:
+def execute(program: Any, arrays: dict[str, np.ndarray], check: bool = True, **options: Any) -> dict[str, np.ndarray]:
     """Run a program. check=False: new tensors read as NaN (4 for integers) instead of raising."""
-    engine = current()
     words = {name: _plain(array) for name, array in arrays.items()}
-    return engine.execute(program, words, check=check)
+    return current().execute(program, words, check=check, **options)
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

@@ -182,10 +182,10 @@ def traced_dtype(traced: Traced, name: str, array: np.ndarray) -> str:
 
 
 def run(function: Callable[..., Any], grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
-        chip: str | None = None, check: bool = True) -> Any:
-    """Trace and execute; NumPy results."""
+        chip: str | None = None, **options: Any) -> Any:
+    """Trace and execute; NumPy results. Options: check, step_limit, on_print (`opentrn.core.execute`)."""
     traced, arrays = trace(function, grid, args, kwargs, chip)
-    values = engine_hook.execute(traced.program, arrays, check)
+    values = engine_hook.execute(traced.program, arrays, **options)
     return collect_results(traced, values, arrays)
 
 
@@ -258,20 +258,24 @@ def jit(func: Callable[..., Any] | None = None, mode: str = "auto", **kwargs: An
 class Simulated:
     """``nki.simulate(kernel)``: NumPy arrays in, NumPy arrays out. ``[lnc]`` chooses the cores."""
 
-    def __init__(self, function: Callable[..., Any], grid: Any, check: bool = True) -> None:
-        self.function, self.grid, self.check = function, grid, check
+    def __init__(self, function: Callable[..., Any], grid: Any, options: dict[str, Any]) -> None:
+        self.function, self.grid, self.options = function, grid, options
 
     def __getitem__(self, grid: Any) -> Simulated:
-        return Simulated(self.function, grid, self.check)
+        return Simulated(self.function, grid, self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return run(self.function, self.grid, args, kwargs, check=self.check)
+        return run(self.function, self.grid, args, kwargs, **self.options)
 
 
-def simulate(kernel: Any, check: bool = True) -> Simulated:
-    """A callable that runs a kernel on the virtual core. check=False: uninitialised reads give NaN, no error."""
+def simulate(kernel: Any, **options: Any) -> Simulated:
+    """A callable that runs a kernel on the virtual core.
+
+    check=False: uninitialised reads give NaN (4 for integers) and races pass, as in the official simulator;
+    step_limit: instructions after which a kernel counts as endless; on_print: receives `device_print`.
+    """
     function, grid = unwrap(kernel)
-    return Simulated(function, grid, check)
+    return Simulated(function, grid, options)
 
 
 def unwrap(kernel: Any) -> tuple[Callable[..., Any], Any]:
