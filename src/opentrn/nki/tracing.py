@@ -222,7 +222,8 @@ class Tracer:
             storage = Storage(tuple(array.shape), name_of(array.dtype), MemoryRegion.shared_hbm, "constant")
             storage.owner = self
             storage.key = self.builder.hbm(f"constant{len(self._constants)}", storage.shape, storage.dtype,
-                                           kind="constant", data=array)
+                                           kind="constant",
+                                           data=np.ascontiguousarray(array).reshape(-1).view(np.uint8))
             self._constants[key] = storage
         return whole_view(storage)
 
