@@ -5,9 +5,9 @@
 
 namespace opentrn::device {
 
-std::mutex& totals_mutex() {
-  static auto* mutex = new std::mutex();
-  return *mutex;
+SpinLock& totals_mutex() {
+  static SpinLock lock;
+  return lock;
 }
 
 namespace {
@@ -21,7 +21,7 @@ void add(Totals& totals, const timeline::OperatorCost& cost) {
 }
 
 void count(Device& device, OperatorTraits& traits, const timeline::OperatorCost& cost, trace::Phase phase) {
-  std::lock_guard<std::mutex> lock(totals_mutex());
+  std::lock_guard<SpinLock> lock(totals_mutex());
   add(device.totals, cost);
   add(device.phase_totals[phase], cost);
   ++traits.count;

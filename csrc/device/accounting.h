@@ -30,6 +30,6 @@ void occupy(c10::DeviceIndex device, int64_t stream, timeline::Nanoseconds durat
 // Waits for the current stream, as a read of a device value by the host does.
 void synchronize_host(c10::DeviceIndex device);
 
-std::mutex& totals_mutex();
+SpinLock& totals_mutex();
 
 }  // namespace opentrn::device

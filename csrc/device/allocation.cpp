@@ -107,9 +107,10 @@ c10::DataPtr data_pointer(Allocation* allocation) {
   return {bytes, allocation, &release, c10::Device(kNeuron, allocation->device)};
 }
 
-c10::Storage wrap(c10::intrusive_ptr<c10::StorageImpl> host, size_t bytes, c10::DeviceIndex device, bool backed) {
+c10::Storage wrap(memory::Block* block, c10::intrusive_ptr<c10::StorageImpl> host, size_t bytes,
+                  c10::DeviceIndex device, bool backed) {
   auto allocation = std::make_unique<Allocation>();
-  allocation->block = new_block(bytes, device);
+  allocation->block = block;
   allocation->host = std::move(host);
   allocation->device = device;
   allocation->backed = backed;
@@ -133,8 +134,16 @@ Allocation* allocation_of(const c10::StorageImpl* storage) {
 }
 
 c10::Storage new_storage(size_t bytes, c10::DeviceIndex device, bool backed) {
-  Context::get().device(device);  // refuses a bad index before any memory is taken
-  return wrap(new_host_storage(bytes, backed), bytes, device, backed);
+  // The virtual block first: what does not fit the device must not ask the host for its bytes.
+  memory::Block* block = new_block(bytes, device);
+  c10::intrusive_ptr<c10::StorageImpl> host;
+  try {
+    host = new_host_storage(bytes, backed);
+  } catch (...) {
+    if (block) Context::get().device(device).memory.release(block, timeline::host_now());
+    throw;
+  }
+  return wrap(block, std::move(host), bytes, device, backed);
 }
 
 c10::Storage adopt_storage(c10::Storage host, c10::DeviceIndex device) {
@@ -148,7 +157,9 @@ c10::Storage adopt_storage(c10::Storage host, c10::DeviceIndex device) {
     close_guard(allocation);
     return storage;
   }
-  return wrap(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(host.unsafeGetStorageImpl()), bytes, device, true);
+  memory::Block* block = new_block(bytes, device);
+  return wrap(block, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(host.unsafeGetStorageImpl()), bytes, device,
+              true);
 }
 
 void resize_storage(c10::StorageImpl* storage, size_t bytes) {
@@ -261,11 +272,11 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     const memory::Statistics from = memory_of(index).statistics();
     copy_counters(from.allocation, stats.allocation);
     copy_counters(from.segment, stats.segment);
-    copy_counters(from.active, stats.active);
+    copy_counters(from.allocation, stats.active);
     copy_counters(from.inactive_split, stats.inactive_split);
     copy_counters(from.allocated_bytes, stats.allocated_bytes);
     copy_counters(from.reserved_bytes, stats.reserved_bytes);
-    copy_counters(from.active_bytes, stats.active_bytes);
+    copy_counters(from.allocated_bytes, stats.active_bytes);
     copy_counters(from.inactive_split_bytes, stats.inactive_split_bytes);
     copy_counters(from.requested_bytes, stats.requested_bytes);
     stats.num_alloc_retries = from.retries;

@@ -38,8 +38,8 @@ void flatten(py::dict& to, const char* name, const memory::Counters& counters) {
 py::dict memory_stats(int index) {
   const memory::Statistics statistics = memory_of(index).statistics();
   py::dict result;
-  flatten(result, "active", statistics.active);
-  flatten(result, "active_bytes", statistics.active_bytes);
+  flatten(result, "active", statistics.allocation);
+  flatten(result, "active_bytes", statistics.allocated_bytes);
   flatten(result, "allocated_bytes", statistics.allocated_bytes);
   flatten(result, "allocation", statistics.allocation);
   flatten(result, "inactive_split", statistics.inactive_split);

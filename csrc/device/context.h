@@ -64,7 +64,8 @@ class Context {
   void check_index(c10::DeviceIndex index);
 
   void mark_used() { used_ = true; }
-  void mark_forked() { forked_ = attached(); }
+  // A child of a process that only attached may use the device: nothing lives there yet.
+  void mark_forked() { forked_ = used_; }
   bool forked() const { return forked_; }
 
  private:

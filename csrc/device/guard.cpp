@@ -60,7 +60,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device device, int /*priority*/) const override {
     const c10::DeviceIndex index = resolve(device);
     Device& state = Context::get().device(index);
-    std::lock_guard<std::mutex> lock(totals_mutex());
+    std::lock_guard<SpinLock> lock(totals_mutex());
     return c10::Stream(c10::Stream::UNSAFE, c10::Device(kNeuron, index), state.next_stream++);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getNewStream(device, 0); }

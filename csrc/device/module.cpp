@@ -50,7 +50,7 @@ py::dict describe(const Totals& of) {
 
 py::dict totals(int index) {
   Device& device = Context::get().device(static_cast<c10::DeviceIndex>(index));
-  std::lock_guard<std::mutex> lock(totals_mutex());
+  std::lock_guard<SpinLock> lock(totals_mutex());
   py::dict result = describe(device.totals);
   result["host_ns"] = timeline::host_now();
   return result;
@@ -58,7 +58,7 @@ py::dict totals(int index) {
 
 py::dict phase_totals(int index) {
   Device& device = Context::get().device(static_cast<c10::DeviceIndex>(index));
-  std::lock_guard<std::mutex> lock(totals_mutex());
+  std::lock_guard<SpinLock> lock(totals_mutex());
   py::dict result;
   for (int phase = 0; phase < trace::kPhaseCount; ++phase) result[py::int_(phase)] = describe(device.phase_totals[phase]);
   return result;
@@ -69,7 +69,7 @@ py::dict operator_totals() {
   for (uint32_t id = 1; id < traits_count(); ++id) {
     const OperatorTraits& traits = traits_by_id(id);
     if (!traits.count) continue;
-    std::lock_guard<std::mutex> lock(totals_mutex());
+    std::lock_guard<SpinLock> lock(totals_mutex());
     py::dict entry;
     entry["count"] = traits.count;
     entry["device_ns"] = traits.device_ns;
@@ -85,7 +85,7 @@ py::dict operator_totals() {
 void reset_operator_totals() {
   for (uint32_t id = 1; id < traits_count(); ++id) {
     OperatorTraits& traits = traits_by_id(id);
-    std::lock_guard<std::mutex> lock(totals_mutex());
+    std::lock_guard<SpinLock> lock(totals_mutex());
     traits.count = traits.device_ns = traits.flops = traits.bytes = traits.simulated_ns = 0;
   }
 }

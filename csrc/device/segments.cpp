@@ -141,16 +141,20 @@ void SegmentAllocator::split(Block* block, uint64_t size, bool large) {
   block->next = tail;
   block->size = size;
   push_free(pool(large), tail);
-  increase(statistics_.inactive_split, large, 1);
-  increase(statistics_.inactive_split_bytes, large, static_cast<int64_t>(rest));
 }
 
 Block* SegmentAllocator::allocate(uint64_t bytes, const Origin& origin, int64_t time, Shortage* shortage) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   const bool large = bytes >= static_cast<uint64_t>(machine_.small_request_bytes);
   const uint64_t size = round(bytes);
+  Block* block = large ? nullptr : find_quick(size);
+  const bool quick = block != nullptr;
   Pool& from = pool(large);
-  Block* block = find(from, size);
+  if (!block) block = find(from, size);
+  if (!block && !large) {
+    flush_quick();
+    block = find(from, size);
+  }
   if (!block) block = new_segment(size, large);
   if (!block) {
     ++statistics_.retries;
@@ -163,19 +167,15 @@ Block* SegmentAllocator::allocate(uint64_t bytes, const Origin& origin, int64_t 
                  static_cast<uint64_t>(statistics_.allocated_bytes[0].current)};
     return nullptr;
   }
-  if (!is_whole_segment(block)) {
-    decrease(statistics_.inactive_split, large, 1);
-    decrease(statistics_.inactive_split_bytes, large, static_cast<int64_t>(block->size));
+  if (!quick) {
+    pop_free(from, block);
+    split(block, size, large);
   }
-  pop_free(from, block);
-  split(block, size, large);
   block->requested = bytes;
   block->serial = next_serial_++;
   block->origin = origin;
   increase(statistics_.allocation, large, 1);
-  increase(statistics_.active, large, 1);
   increase(statistics_.allocated_bytes, large, static_cast<int64_t>(block->size));
-  increase(statistics_.active_bytes, large, static_cast<int64_t>(block->size));
   increase(statistics_.requested_bytes, large, static_cast<int64_t>(bytes));
   if (logging_) log(*block, EventKind::kAllocate, time);
   return block;
@@ -191,28 +191,62 @@ Block* SegmentAllocator::merge(Block* block, Block* other) {
 }
 
 void SegmentAllocator::release(Block* block, int64_t time) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   const bool large = block->segment->large;
   if (logging_) log(*block, EventKind::kFree, time);
   decrease(statistics_.allocation, large, 1);
-  decrease(statistics_.active, large, 1);
   decrease(statistics_.allocated_bytes, large, static_cast<int64_t>(block->size));
-  decrease(statistics_.active_bytes, large, static_cast<int64_t>(block->size));
   decrease(statistics_.requested_bytes, large, static_cast<int64_t>(block->requested));
   block->requested = 0;
-  Pool& to = pool(large);
+  if (large) {
+    merge_free(block);
+    return;
+  }
+  const int index = class_floor(block->size);
+  block->free = block->quick = true;
+  block->next_free = quick_[index];
+  quick_[index] = block;
+}
+
+Block* SegmentAllocator::find_quick(uint64_t size) {
+  const int index = class_floor(size);
+  Block* block = quick_[index];
+  if (!block || block->size != size) return nullptr;
+  quick_[index] = block->next_free;
+  block->free = block->quick = false;
+  return block;
+}
+
+// Joins a block with its free neighbours and hangs it into its list.
+void SegmentAllocator::merge_free(Block* block) {
+  Pool& to = pool(block->segment->large);
   for (Block* neighbour : {block->next, block->previous}) {
-    if (!neighbour || !neighbour->free) continue;
+    if (!neighbour || !neighbour->free || neighbour->quick) continue;
     pop_free(to, neighbour);
-    decrease(statistics_.inactive_split, large, 1);
-    decrease(statistics_.inactive_split_bytes, large, static_cast<int64_t>(neighbour->size));
     block = neighbour == block->next ? merge(block, neighbour) : merge(neighbour, block);
   }
-  if (!is_whole_segment(block)) {
-    increase(statistics_.inactive_split, large, 1);
-    increase(statistics_.inactive_split_bytes, large, static_cast<int64_t>(block->size));
-  }
   push_free(to, block);
+}
+
+void SegmentAllocator::flush_quick() {
+  for (Block*& list : quick_) {
+    while (list) {
+      Block* block = list;
+      list = block->next_free;
+      block->quick = false;
+      merge_free(block);
+    }
+  }
+}
+
+void SegmentAllocator::count_inactive(Statistics& statistics) const {
+  for (const auto& segment : segments_) {
+    for (Block* block = segment->first; block; block = block->next) {
+      if (!block->free || is_whole_segment(block)) continue;
+      increase(statistics.inactive_split, segment->large, 1);
+      increase(statistics.inactive_split_bytes, segment->large, static_cast<int64_t>(block->size));
+    }
+  }
 }
 
 void SegmentAllocator::release_segment(Segment* segment) {
@@ -224,6 +258,7 @@ void SegmentAllocator::release_segment(Segment* segment) {
 }
 
 void SegmentAllocator::empty_cache_locked() {
+  flush_quick();
   std::erase_if(segments_, [this](const std::unique_ptr<Segment>& segment) {
     if (!segment->first->free || !is_whole_segment(segment->first)) return false;
     release_segment(segment.get());
@@ -232,41 +267,42 @@ void SegmentAllocator::empty_cache_locked() {
 }
 
 void SegmentAllocator::empty_cache() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   empty_cache_locked();
 }
 
 void SegmentAllocator::set_fraction(double fraction) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   fraction_ = fraction;
 }
 
 uint64_t SegmentAllocator::limit() const { return static_cast<uint64_t>(capacity_ * fraction_); }
 
 Statistics SegmentAllocator::statistics() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return statistics_;
+  std::lock_guard<SpinLock> lock(mutex_);
+  Statistics statistics = statistics_;
+  count_inactive(statistics);
+  return statistics;
 }
 
 namespace {
 template <typename Apply>
 void for_all_counters(Statistics& statistics, Apply&& apply) {
   for (Counters* counters :
-       {&statistics.allocation, &statistics.segment, &statistics.active, &statistics.inactive_split,
-        &statistics.allocated_bytes, &statistics.reserved_bytes, &statistics.active_bytes,
-        &statistics.inactive_split_bytes, &statistics.requested_bytes}) {
+       {&statistics.allocation, &statistics.segment, &statistics.allocated_bytes, &statistics.reserved_bytes,
+        &statistics.requested_bytes}) {
     for (Counter& counter : *counters) apply(counter);
   }
 }
 }  // namespace
 
 void SegmentAllocator::reset_peak() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   for_all_counters(statistics_, [](Counter& counter) { counter.reset_peak(); });
 }
 
 void SegmentAllocator::reset_accumulated() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   for_all_counters(statistics_, [](Counter& counter) { counter.reset_accumulated(); });
   statistics_.retries = statistics_.out_of_memory = 0;
 }
@@ -276,14 +312,14 @@ void SegmentAllocator::log(const Block& block, EventKind kind, int64_t time) {
 }
 
 void SegmentAllocator::set_category(Block* block, Category category, int64_t time) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   if (block->origin.category == category) return;
   block->origin.category = category;
   if (logging_) log(*block, EventKind::kRelabel, time);
 }
 
 void SegmentAllocator::start_log(int64_t time) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   if (logging_) return;
   logging_ = true;
   for (const auto& segment : segments_) {
@@ -294,7 +330,7 @@ void SegmentAllocator::start_log(int64_t time) {
 }
 
 std::vector<Event> SegmentAllocator::drain_log(bool stop) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   std::vector<Event> events;
   events.swap(log_);
   if (stop) logging_ = false;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "timeline/machine.h"
+#include "timeline/spin_lock.h"
 
 namespace opentrn::memory {
 
@@ -43,6 +44,7 @@ struct Block {
   Block* previous_free = nullptr;
   Block* next_free = nullptr;
   bool free = true;
+  bool quick = false;  // free, and in a quick list: not to be merged
   Origin origin;
 };
 
@@ -72,8 +74,10 @@ struct Counter {
 using Counters = std::array<Counter, 3>;
 
 struct Statistics {
-  Counters allocation, segment, active, inactive_split;
-  Counters allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
+  // active = allocated: a block is reusable as soon as its tensor is gone.
+  Counters allocation, segment, allocated_bytes, reserved_bytes, requested_bytes;
+  // Worked out when asked for; their peaks are not followed.
+  Counters inactive_split, inactive_split_bytes;
   int64_t retries = 0, out_of_memory = 0, segment_allocations = 0, segment_frees = 0;
 };
 
@@ -116,7 +120,7 @@ class SegmentAllocator {
   // Calls visit(segment, block) for every block, in address order within a segment.
   template <typename Visit>
   void visit(Visit&& visit) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<SpinLock> lock(mutex_);
     for (const auto& segment : segments_) {
       for (Block* block = segment->first; block; block = block->next) visit(*segment, *block);
     }
@@ -140,6 +144,10 @@ class SegmentAllocator {
   static int class_floor(uint64_t size);
   Pool& pool(bool large) { return large ? large_ : small_; }
   Block* find(Pool& pool, uint64_t size);
+  Block* find_quick(uint64_t size);
+  void merge_free(Block* block);
+  void flush_quick();
+  void count_inactive(Statistics& statistics) const;
   void push_free(Pool& pool, Block* block);
   void pop_free(Pool& pool, Block* block);
   Block* new_segment(uint64_t size, bool large);
@@ -157,12 +165,15 @@ class SegmentAllocator {
   double fraction_ = 1;
   uint64_t next_serial_ = 1;
   Pool small_, large_;
+  // Small blocks freed lately, by exact size: most are asked for again at once, so they are not merged until the pool
+  // runs short.
+  std::array<Block*, kClasses> quick_{};
   std::vector<std::unique_ptr<Segment>> segments_;
   std::vector<Block*> spare_blocks_;
   Statistics statistics_;
   std::vector<Event> log_;
   bool logging_ = false;
-  std::mutex mutex_;
+  SpinLock mutex_;
 };
 
 }  // namespace opentrn::memory

@@ -22,6 +22,7 @@ int64_t distinct_elements(const at::TensorBase& tensor) {
 }
 
 int64_t bytes_of(const at::TensorBase& tensor) {
+  if (C10_LIKELY(tensor.is_contiguous())) return static_cast<int64_t>(tensor.nbytes());
   return distinct_elements(tensor) * static_cast<int64_t>(tensor.itemsize());
 }
 

@@ -29,7 +29,7 @@ DeviceTimeline::Stream& DeviceTimeline::at(int64_t stream) {
 }
 
 Interval DeviceTimeline::issue(const Machine& machine, int64_t stream, Nanoseconds duration) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   Stream& queue = at(stream);
   if (queue.in_flight.empty()) queue.in_flight.assign(static_cast<size_t>(std::max(machine.queue_depth, 1.0)), 0);
   Interval interval;
@@ -47,25 +47,25 @@ Interval DeviceTimeline::issue(const Machine& machine, int64_t stream, Nanosecon
 }
 
 void DeviceTimeline::synchronize_stream(int64_t stream) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   set_host_now(std::max(host_clock.now, at(stream).ready));
 }
 
 void DeviceTimeline::synchronize() { set_host_now(std::max(host_clock.now, latest())); }
 
 void DeviceTimeline::wait_until(int64_t stream, Nanoseconds time) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   Stream& queue = at(stream);
   queue.ready = std::max(queue.ready, time);
 }
 
 Nanoseconds DeviceTimeline::ready(int64_t stream) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   return at(stream).ready;
 }
 
 Nanoseconds DeviceTimeline::latest() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<SpinLock> lock(mutex_);
   Nanoseconds time = 0;
   for (const Stream& queue : streams_) time = std::max(time, queue.ready);
   return time;

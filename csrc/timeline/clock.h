@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "timeline/machine.h"
+#include "timeline/spin_lock.h"
 
 namespace opentrn::timeline {
 
@@ -49,7 +50,7 @@ class DeviceTimeline {
   };
   Stream& at(int64_t stream);
 
-  std::mutex mutex_;
+  SpinLock mutex_;
   std::vector<Stream> streams_;
 };
 
