@@ -2,8 +2,8 @@
 
     opentrn run --from-cuda examples/unmodified_cuda_script.py --steps 8
 
-It uses what such scripts use: cudnn flags, pinned batches copied on a side stream, CUDA events, autocast with a
-GradScaler, NCCL under torchrun, checkpoints with map_location. Without a GPU it trains on the CPU.
+It uses what such scripts use: cudnn flags, pinned batches copied on a side stream, CUDA events, autocast with
+a GradScaler, NCCL under torchrun, checkpoints with map_location. Without a GPU it trains on the CPU.
 """
 
 import argparse
@@ -127,7 +127,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "checkpoint.pt")
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
-        restored = torch.load(path, map_location=lambda storage, location: storage.cuda(0) if device.type == "cuda" else storage)
+        restored = torch.load(
+            path, map_location=lambda storage, location: storage.cuda(0) if device.type == "cuda" else storage
+        )
         model.load_state_dict(restored["model"])
     print(json.dumps({"device": device.type, "losses": losses, "milliseconds": milliseconds}))
     if device.type == "cuda":

@@ -66,7 +66,9 @@ _custom_forward, _custom_backward = autocast_mode.custom_fwd, autocast_mode.cust
 
 
 def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: Any = None) -> Any:
-    return _custom_forward(fwd, device_type=_NEURON if _is_cuda(device_type) else device_type, cast_inputs=cast_inputs)
+    return _custom_forward(
+        fwd, device_type=_NEURON if _is_cuda(device_type) else device_type, cast_inputs=cast_inputs
+    )
 
 
 def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
@@ -86,14 +88,15 @@ def install() -> None:
     }
     for name, function in functions.items():
         setattr(torch, name, function)
-    for module in (torch.amp, autocast_mode):
-        module.is_autocast_available = is_autocast_available  # type: ignore[attr-defined]
-        module.custom_fwd, module.custom_bwd = custom_fwd, custom_bwd  # type: ignore[attr-defined]
+    modules: tuple[Any, ...] = (torch.amp, autocast_mode)
+    for module in modules:
+        module.is_autocast_available = is_autocast_available
+        module.custom_fwd, module.custom_bwd = custom_fwd, custom_bwd
     # GradScaler and autocast ask these before they do anything.
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     # torch.cuda.amp's decorators hold the type "cuda" in a partial.
-    amp = torch.cuda.amp
-    for holder in (amp, amp.autocast_mode):
+    holders: tuple[Any, ...] = (torch.cuda.amp, torch.cuda.amp.autocast_mode)
+    for holder in holders:
         holder.custom_fwd = lambda fwd=None, **kwargs: custom_fwd(fwd, device_type="cuda", **kwargs)
         holder.custom_bwd = lambda bwd: custom_bwd(bwd, device_type="cuda")
     # TorchScript finds these functions by identity.

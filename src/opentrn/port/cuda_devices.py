@@ -13,7 +13,7 @@ from opentrn.device import _C
 CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _CORE_VARIABLES = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
 
-# Modules whose Python sees devices as they are. Everyone else, the script and its libraries, sees CUDA devices.
+# Modules whose Python sees devices as they are. Everyone else, the script and its libraries, sees CUDA.
 _INTERNAL_ROOTS = frozenset({"torch", "torchgen", "functorch", "opentrn"})
 _is_internal: dict[Any, bool] = {}
 
@@ -21,7 +21,7 @@ _visible: int | None = None
 
 
 def to_neuron(value: Any) -> Any:
-    """`value` with the device type cuda replaced: "cuda", "cuda:1", torch.device; anything else is returned as it is."""
+    """`value` with the device type cuda replaced: "cuda", "cuda:1", torch.device; anything else as it is."""
     if isinstance(value, str):
         if value == "cuda" or value.startswith("cuda:"):
             return "neuron" + value[4:]
@@ -40,7 +40,11 @@ def to_cuda(device: torch.device) -> torch.device:
 
 def called_by_library(depth: int = 2) -> bool:
     """Whether the caller of the caller is PyTorch's or our own Python."""
-    name = sys._getframe(depth).f_globals.get("__name__")
+    return is_internal(sys._getframe(depth).f_globals.get("__name__"))
+
+
+def is_internal(name: Any) -> bool:
+    """Whether a module of this name is PyTorch's or ours."""
     internal = _is_internal.get(name)
     if internal is None:
         internal = _is_internal[name] = str(name).partition(".")[0] in _INTERNAL_ROOTS
@@ -50,8 +54,8 @@ def called_by_library(depth: int = 2) -> bool:
 def device_count() -> int:
     """How many devices the script sees, fixed at the first question as on CUDA.
 
-    CUDA_VISIBLE_DEVICES decides. Without it: the variables of the real stack if set, torchrun's processes on this
-    host, else one: a script that finds 64 devices starts 64 replicas in one process.
+    CUDA_VISIBLE_DEVICES decides. Without it: the variables of the real stack if set, torchrun's processes on
+    this host, else one: a script that finds 64 devices starts 64 replicas in one process.
     """
     global _visible
     if _visible is None:

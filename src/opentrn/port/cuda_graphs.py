@@ -1,8 +1,9 @@
 """torch.cuda.CUDAGraph: capture records the operators on neuron tensors, replay runs them again.
 
-As on CUDA, capture changes nothing: what the captured operators wrote into tensors from outside, and the random
-state, is put back at its end. Replay reads and writes the same tensors, so `static_input.copy_(…); g.replay()` works.
-Unlike on CUDA a replay saves no host time, and each fresh result costs one copy into its tensor of the capture.
+As on CUDA, capture changes nothing: what the captured operators wrote into tensors from outside, and the
+random state, is put back at its end. Replay reads and writes the same tensors, so
+`static_input.copy_(…); g.replay()` works. Unlike on CUDA a replay saves no host time, and each fresh result
+costs one copy into its tensor of the capture.
 """
 
 from __future__ import annotations
@@ -55,9 +56,7 @@ class _Recorder(TorchDispatchMode):
         fresh = [
             (position, leaf)
             for position, leaf in enumerate(tree_leaves(results))
-            if isinstance(leaf, torch.Tensor)
-            and leaf.device.type == "neuron"
-            and _storage(leaf) not in given
+            if isinstance(leaf, torch.Tensor) and leaf.device.type == "neuron" and _storage(leaf) not in given
         ]
         self._known.update(_storage(tensor) for _, tensor in fresh)
         if fresh or func._schema.is_mutable:
@@ -73,7 +72,9 @@ class _Recorder(TorchDispatchMode):
             for tensor in _on_device(value):
                 if _storage(tensor) not in self._known:
                     self._known.add(_storage(tensor))
-                    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+                    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
+                        tensor.untyped_storage()
+                    )
                     self._saved.append((whole, whole.clone()))
 
     def put_back(self) -> None:
@@ -119,7 +120,9 @@ class CUDAGraph:
 
     def replay(self) -> None:
         if self._recorder is None or self._capturing:
-            raise OpenTRNError("replay() of a CUDA graph that holds no finished capture", cure="capture it first")
+            raise OpenTRNError(
+                "replay() of a CUDA graph that holds no finished capture", cure="capture it first"
+            )
         self._recorder.replay()
 
     def reset(self) -> None:
@@ -138,7 +141,7 @@ class CUDAGraph:
         """There is no graph file to keep."""
 
     def debug_dump(self, debug_path: str) -> None:
-        raise UnsupportedError("there is no CUDA graph to dump", cure="opentrn run --trace DIR records each operator")
+        raise UnsupportedError("there is no CUDA graph to dump", cure="opentrn run records each operator")
 
 
 _active: list[CUDAGraph] = []

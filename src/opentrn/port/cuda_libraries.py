@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from opentrn.port import cuda_devices
 from opentrn.port.cuda_devices import called_by_library, to_neuron
 from opentrn.port.redirections import LEDGER
 
-# ---- torch.distributed -------------------------------------------------------------------------------------------
+# ---- torch.distributed -----------------------------------------------------------------------------------
 
 
 def _collective_backend() -> str:
@@ -78,7 +79,7 @@ def _device_mesh() -> None:
             LEDGER.note("DeviceMesh('cuda')", "DeviceMesh('neuron')")
         original(self, to_neuron(device_type), *args, **kwargs)
 
-    device_mesh.DeviceMesh.__init__ = initialise
+    device_mesh.DeviceMesh.__init__ = initialise  # type: ignore[method-assign]
     original_function = device_mesh.init_device_mesh
 
     def init_device_mesh(device_type: str, *args: Any, **kwargs: Any) -> Any:
@@ -102,7 +103,7 @@ def _distributed() -> None:
     _device_mesh()
 
 
-# ---- nn.DataParallel: its copies between devices are CUDA's in C++ -------------------------------------------------
+# ---- nn.DataParallel: its copies between devices are CUDA's in C++ ---------------------------------------
 
 
 def _place(index: Any) -> torch.device:
@@ -147,11 +148,15 @@ def scatter(
     return tuple(piece.to(_place(device)) for piece, device in zip(pieces, devices, strict=False))
 
 
-def gather(tensors: Sequence[torch.Tensor], dim: int = 0, destination: Any = None, *, out: Any = None) -> torch.Tensor:
+def gather(
+    tensors: Sequence[torch.Tensor], dim: int = 0, destination: Any = None, *, out: Any = None
+) -> torch.Tensor:
     if out is not None:
         return torch.cat([tensor.to(out.device) for tensor in tensors], dim, out=out)
     on_host = destination == -1 or str(destination) == "cpu"
-    place = torch.device("cpu") if on_host else tensors[0].device if destination is None else _place(destination)
+    place = (
+        torch.device("cpu") if on_host else tensors[0].device if destination is None else _place(destination)
+    )
     return torch.cat([tensor.to(place) for tensor in tensors], dim)
 
 
@@ -159,22 +164,22 @@ COPIES = (broadcast, broadcast_coalesced, reduce_add, reduce_add_coalesced, scat
 
 
 def _data_parallel() -> None:
-    import torch.cuda.comm
-    from torch.nn.parallel import comm, data_parallel
-
+    # torch.nn.parallel shows the function of the same name.
+    module: Any = importlib.import_module("torch.nn.parallel.data_parallel")
+    comm, cuda_comm = (importlib.import_module(f"torch.{name}.comm") for name in ("nn.parallel", "cuda"))
     for function in COPIES:
         setattr(comm, function.__name__, function)
-        setattr(torch.cuda.comm, function.__name__, function)
-    data_parallel._get_available_device_type = lambda: "neuron"
-    data_parallel._get_all_device_indices = lambda: list(range(cuda_devices.device_count()))
+        setattr(cuda_comm, function.__name__, function)
+    module._get_available_device_type = lambda: "neuron"
+    module._get_all_device_indices = lambda: list(range(cuda_devices.device_count()))
 
 
-# ---- torch.compile -----------------------------------------------------------------------------------------------
+# ---- torch.compile ---------------------------------------------------------------------------------------
 
 
 def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
     def compile(model: Any = None, **kwargs: Any) -> Any:
-        """Inductor and CUDA graphs give way to the device's backend, or to eager with a note where it is missing."""
+        """Inductor and CUDA graphs give way to the device's backend, or where it is missing to eager."""
         if kwargs.get("backend", "inductor") in ("inductor", "cudagraphs"):
             from torch._dynamo import list_backends
 
@@ -203,6 +208,30 @@ def _fake_tensors() -> None:
     FakeTensorMode.dispatch = dispatch  # type: ignore[method-assign]
 
 
+def show_cuda_under_tracing(module: ModuleType) -> None:
+    """torch._dynamo.variables.tensor: a compiled function that asks for `x.device` sees CUDA too."""
+    variable = module.TensorVariable
+    device, is_cuda = variable.method_attr_device, variable.method_attr_is_cuda
+    if "method_attr_device" not in variable.__dict__:
+        return
+
+    def method_attr_device(self: Any, tx: Any) -> Any:
+        if self.device is None or self.device.type != "neuron" or _traces_library(tx):
+            return device(self, tx)
+        return module.VariableTracker.build(tx, cuda_devices.to_cuda(self.device))
+
+    def method_attr_is_cuda(self: Any, tx: Any) -> Any:
+        if self.device is None or self.device.type != "neuron" or _traces_library(tx):
+            return is_cuda(self, tx)
+        return module.VariableTracker.build(tx, True)
+
+    variable.method_attr_device, variable.method_attr_is_cuda = method_attr_device, method_attr_is_cuda
+
+
+def _traces_library(tx: Any) -> bool:
+    return cuda_devices.is_internal(tx.f_globals.get("__name__"))
+
+
 def _torchscript() -> None:
     from torch.jit import _serialization
 
@@ -210,7 +239,7 @@ def _torchscript() -> None:
     _serialization.validate_map_location = lambda map_location=None: original(to_neuron(map_location))
 
 
-# ---- the profiler, accelerators, data loading, extensions ----------------------------------------------------------
+# ---- the profiler, accelerators, data loading, extensions ------------------------------------------------
 
 
 def _activities(given: Any) -> Any:
@@ -288,7 +317,9 @@ _KERNEL_CURE = "write it as PyTorch operators, or as an NKI kernel (opentrn kern
 
 def _refuse_extension(what: str) -> UnsupportedError:
     refusal = LEDGER.refuse(what, _KERNEL_CURE)
-    return UnsupportedError(f"{what} needs the CUDA compiler and a GPU", where=refusal.where, cure=_KERNEL_CURE)
+    return UnsupportedError(
+        f"{what} needs the CUDA compiler and a GPU", where=refusal.where, cure=_KERNEL_CURE
+    )
 
 
 def refuse_cuda_extensions(module: ModuleType) -> None:
@@ -304,7 +335,9 @@ def refuse_cuda_extensions(module: ModuleType) -> None:
             raise _refuse_extension("torch.utils.cpp_extension.load with CUDA sources")
         return load(name, sources, *args, **{"with_cuda": False, **kwargs})
 
-    def checked_load_inline(name: str, cpp_sources: Any, cuda_sources: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def checked_load_inline(
+        name: str, cpp_sources: Any, cuda_sources: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         if cuda_sources or kwargs.get("with_cuda"):
             raise _refuse_extension("torch.utils.cpp_extension.load_inline with CUDA sources")
         return load_inline(name, cpp_sources, cuda_sources, *args, **{"with_cuda": False, **kwargs})
@@ -313,11 +346,18 @@ def refuse_cuda_extensions(module: ModuleType) -> None:
     module.load, module.load_inline = checked_load, checked_load_inline  # type: ignore[attr-defined]
 
 
-def _extensions() -> None:
-    name = "torch.utils.cpp_extension"
-    PATCHES[name] = refuse_cuda_extensions
-    if name in sys.modules:
-        refuse_cuda_extensions(sys.modules[name])
+# Modules that `import torch` does not load: patched when the script does.
+_LATER = {
+    "torch.utils.cpp_extension": refuse_cuda_extensions,
+    "torch._dynamo.variables.tensor": show_cuda_under_tracing,
+}
+
+
+def _later() -> None:
+    for name, patch in _LATER.items():
+        PATCHES[name] = patch
+        if name in sys.modules:
+            patch(sys.modules[name])
 
 
 def install() -> None:
@@ -330,4 +370,4 @@ def install() -> None:
     _profiler()
     _accelerator()
     _data_loader()
-    _extensions()
+    _later()

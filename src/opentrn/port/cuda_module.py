@@ -1,4 +1,4 @@
-"""The names of `torch.cuda`: which go to `torch.neuron`, which are accepted without effect, which are refused.
+"""The names of `torch.cuda`: which go to `torch.neuron`, which have no effect, which are refused.
 
 Every public name of torch.cuda (2.13) is in one of the tables; a test holds them complete.
 """
@@ -6,7 +6,6 @@ Every public name of torch.cuda (2.13) is in one of the tables; a test holds the
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,13 +19,13 @@ from opentrn.port.redirections import LEDGER
 
 # Same name, same meaning: the function of torch.neuron with its devices translated.
 FORWARDED = (
-    "can_device_access_peer", "current_device", "empty_cache", "get_per_process_memory_fraction", "get_rng_state",
-    "get_rng_state_all", "init", "initial_seed", "ipc_collect", "manual_seed", "manual_seed_all",
-    "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved",
-    "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict", "memory_summary",
-    "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all",
-    "set_device", "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "synchronize",
-    "utilization", "host_memory_stats",
+    "can_device_access_peer", "current_device", "empty_cache", "get_per_process_memory_fraction",
+    "get_rng_state", "get_rng_state_all", "init", "initial_seed", "ipc_collect", "manual_seed",
+    "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated",
+    "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict", "memory_summary",
+    "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats", "seed",
+    "seed_all", "set_device", "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all",
+    "synchronize", "utilization", "host_memory_stats",
 )  # fmt: skip
 
 # Name of torch.cuda → name of torch.neuron.
@@ -105,17 +104,18 @@ class _DeviceProperties:
     def __repr__(self) -> str:
         return (
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
-            f"total_memory={self.total_memory // 2**20}MB, multi_processor_count={self.multi_processor_count})"
+            f"total_memory={self.total_memory // 2**20}MB, "
+            f"multi_processor_count={self.multi_processor_count})"
         )
 
 
 def _is_available() -> bool:
-    """True for the script. PyTorch's own Python, which would take routes into CUDA libraries, is told the truth."""
+    """True for the script. PyTorch's own Python, which would go on into CUDA libraries, gets the truth."""
     return not cuda_devices.called_by_library() and cuda_devices.device_count() > 0
 
 
 def _get_device_properties(device: Any = None) -> _DeviceProperties:
-    LEDGER.note("torch.cuda.get_device_properties", "the attached logical NeuronCore (capability 8.0 by convention)")
+    LEDGER.note("torch.cuda.get_device_properties", "the attached logical NeuronCore")
     return _DeviceProperties(device)
 
 
@@ -206,7 +206,9 @@ def _accepted(name: str, answer: Any) -> Callable[..., Any]:
 def _refused(name: str, cure: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         refusal = LEDGER.refuse(f"torch.cuda.{name}", cure)
-        raise UnsupportedError(f"torch.cuda.{name} has no counterpart on neuron", where=refusal.where, cure=cure)
+        raise UnsupportedError(
+            f"torch.cuda.{name} has no counterpart on neuron", where=refusal.where, cure=cure
+        )
 
     call.__name__ = call.__qualname__ = name
     return call
@@ -288,7 +290,7 @@ SUBMODULES: dict[str, dict[str, Any]] = {
 def install() -> None:
     """Puts the replacements into torch.cuda and into its modules that hold the same names."""
     table = replacements()
-    cuda: ModuleType = torch.cuda
+    cuda: Any = torch.cuda
     holders = [cuda, cuda.memory, cuda.random, cuda.streams, cuda.graphs]
     for name, value in table.items():
         for module in holders:

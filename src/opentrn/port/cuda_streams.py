@@ -19,7 +19,7 @@ class Stream(streams.Stream):
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
         if "stream_id" not in kwargs:
             LEDGER.note("torch.cuda.Stream", "torch.neuron.Stream (orders virtual time)")
-        return super().__new__(cls, to_neuron(device), priority, **kwargs)
+        return super().__new__(cls, to_neuron(device), priority, **kwargs)  # type: ignore[return-value]
 
     @property
     def cuda_stream(self) -> int:
@@ -46,7 +46,7 @@ class Event(streams.Event):
         blocking: bool = False,
         interprocess: bool = False,
         external: bool = False,
-    ) -> Event:
+    ) -> Any:
         LEDGER.note("torch.cuda.Event", "torch.neuron.Event (elapsed_time is device time)")
         return super().__new__(cls, enable_timing, blocking, interprocess)
 
@@ -69,7 +69,7 @@ class ExternalStream(Stream):
 
 
 def _of_id(index: int, stream_id: int) -> Stream:
-    kind = int(torch._C._autograd.DeviceType.PrivateUse1)
+    kind = streams._device_type()
     return Stream(stream_id=stream_id, device_index=index, device_type=kind)
 
 

@@ -1,7 +1,8 @@
 """Tensors, storages and generators as a CUDA script sees them.
 
-The script and its libraries see devices of type cuda (`x.device`, `x.is_cuda`, `x.type()`); PyTorch's own Python and
-ours see the device as it is, so that no CUDA-only route of theirs is taken. The one test is whose module asks.
+The script and its libraries see devices of type cuda (`x.device`, `x.is_cuda`, `x.type()`); PyTorch's own
+Python and ours see the device as it is, so that no CUDA-only route of theirs is taken. The one test is whose
+module asks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TENSOR_TYPES: dict[str, torch.dtype] = {
 _NAMES = {dtype: name for name, dtype in TENSOR_TYPES.items()}
 
 _device_of = torch._C.TensorBase.device.__get__
-_is_cuda_of = torch._C.TensorBase.is_cuda.__get__
+_is_cuda_of = torch._C.TensorBase.is_cuda.__get__  # type: ignore[attr-defined]
 _SHOWN = {torch.device("neuron", index): torch.device("cuda", index) for index in range(127)}
 
 # A module of torch whose public answer is is_cuda itself.
@@ -127,7 +128,7 @@ def _set_default_type(kind: Any) -> None:
             torch.set_default_device(None)
         _set_default_tensor_type(kind)
         return
-    LEDGER.note("torch.set_default_tensor_type", "torch.set_default_dtype and torch.set_default_device('neuron')")
+    LEDGER.note("torch.set_default_tensor_type", "torch.set_default_device('neuron')")
     torch.set_default_dtype(TENSOR_TYPES[name])
     torch.set_default_device("cuda")
 

@@ -1,8 +1,9 @@
 """`--from-cuda`: an unmodified CUDA script runs on neuron in this process.
 
-How: devices of type cuda are translated below Python (csrc/port/redirect.cpp), where factory functions and `.to()`
-meet the dispatcher, so operators on tensors pay nothing; `torch.cuda` is put in the hands of `torch.neuron`; and
-the script is shown CUDA devices (`x.device`, `x.is_cuda`), while PyTorch's own Python sees neuron.
+How: devices of type cuda are translated below Python (csrc/port/redirect.cpp), where factory functions and
+`.to()` meet the dispatcher, so operators on tensors pay nothing; `torch.cuda` is put in the hands of
+`torch.neuron`; and the script is shown CUDA devices (`x.device`, `x.is_cuda`), while PyTorch's own Python
+sees neuron.
 """
 
 from __future__ import annotations
@@ -57,13 +58,16 @@ _COMPOSITE = "CompositeImplicitAutograd"
 
 
 def _operators_with_device() -> tuple[list[str], list[str]]:
-    """Overload names of aten whose device argument decides where they are dispatched, and of those where a tensor
-    argument does. Composites of such operators are left out: they meet the dispatcher again."""
-    factories, arguments = [], []
+    """Overload names of aten whose device argument decides where they are dispatched, and of those where a
+    tensor argument does. Composites of such operators are left out: they meet the dispatcher again."""
+    factories: list[str] = []
+    arguments: list[str] = []
     for schema in torch._C._jit_get_all_schemas():
         if not schema.name.startswith("aten::") or not any(_is_device(a) for a in schema.arguments):
             continue
-        name = schema.name.removeprefix("aten::") + (f".{schema.overload_name}" if schema.overload_name else "")
+        name = schema.name.removeprefix("aten::") + (
+            f".{schema.overload_name}" if schema.overload_name else ""
+        )
         full = f"aten::{name}"
         if not torch._C._dispatch_has_kernel(full):
             continue
@@ -83,8 +87,8 @@ _installed: Redirections | None = None
 
 
 def install() -> Redirections:
-    """Turns the process into one that runs CUDA scripts on neuron; there is no way back. Once; later calls return
-    the same object. ConfigurationError without the extension."""
+    """Turns the process into one that runs CUDA scripts on neuron; there is no way back. Once; later calls
+    return the same object. ConfigurationError without the extension."""
     global _installed
     if _installed is not None:
         return _installed

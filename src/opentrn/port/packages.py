@@ -47,7 +47,8 @@ class _Last(importlib.abc.MetaPathFinder):
             return None
         refusal = LEDGER.refuse(fullname, f"use {use}")
         raise CudaPackageError(
-            f"No module named '{fullname}': it needs a GPU; use {use} (imported at {refusal.where})", name=fullname
+            f"No module named '{fullname}': it needs a GPU; use {use} (imported at {refusal.where})",
+            name=fullname,
         )
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from opentrn.device import _C
-
 
 @dataclass
 class Redirection:
@@ -56,6 +54,8 @@ class Ledger:
 
 def user_location() -> str:
     """ "file.py:12 function" of the innermost Python frame that is neither PyTorch's nor ours."""
+    from opentrn.device import _C  # only where something is redirected: reading source text needs no device
+
     return _C.python_frame() or "?"
 
 
