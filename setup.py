@@ -1,4 +1,4 @@
-"""Builds the two extensions; everything else is declared in pyproject.toml."""
+"""Builds the extensions; everything else is declared in pyproject.toml."""
 
 import os
 import shutil
@@ -53,7 +53,8 @@ def extensions() -> list:
             sources("timeline", "device"),
             include_dirs=[str(ROOT / "csrc")],
             extra_compile_args={"cxx": flags},
-        )
+        ),
+        CppExtension("opentrn.port._redirect", sources("port"), extra_compile_args={"cxx": flags}),
     ]
     core = sources("core", "core/python")
     if core:

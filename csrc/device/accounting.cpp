@@ -44,20 +44,24 @@ timeline::OperatorCost cost_of(const timeline::Machine& machine, const Ran& ran,
 
 }  // namespace
 
-void account(const Ran& ran, const timeline::Work* given) {
-  if (ran.traits->operator_class == timeline::OperatorClass::kNone && !given) return;
+void account_known(OperatorTraits& traits, c10::DeviceIndex index, int64_t stream, const timeline::OperatorCost& cost,
+                   TensorRefs inputs, TensorRefs outputs) {
   Context& context = Context::get();
-  Device& device = context.device(ran.device);
-  const timeline::OperatorCost cost = cost_of(context.machine(), ran, given);
-  const int64_t stream = current_stream(ran.device);
+  Device& device = context.device(index);
   const timeline::Interval interval = device.timeline.issue(context.machine(), stream, cost.duration);
   const trace::Phase phase = trace::current_phase();
-  count(device, *ran.traits, cost, phase);
+  count(device, traits, cost, phase);
   if (trace::active()) {
-    trace::add({ran.traits->id, static_cast<int8_t>(ran.device), static_cast<int32_t>(stream), interval, cost,
+    trace::add({traits.id, static_cast<int8_t>(index), static_cast<int32_t>(stream), interval, cost,
                 device.memory.allocated(), phase},
-               ran.inputs, ran.outputs);
+               inputs, outputs);
   }
+}
+
+void account(const Ran& ran, const timeline::Work* given) {
+  if (ran.traits->operator_class == timeline::OperatorClass::kNone && !given) return;
+  const timeline::OperatorCost cost = cost_of(Context::get().machine(), ran, given);
+  account_known(*ran.traits, ran.device, current_stream(ran.device), cost, ran.inputs, ran.outputs);
 }
 
 void account_copy(OperatorTraits& traits, c10::DeviceIndex device, TensorRefs inputs) {

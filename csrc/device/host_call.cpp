@@ -126,10 +126,13 @@ const c10::StorageImpl* HostCall::storage_of_host(const c10::StorageImpl* host) 
 
 at::Tensor HostCall::give(at::Tensor&& result) {
   if (!result.defined()) return std::move(result);
-  const c10::TensorImpl* impl = result.unsafeGetTensorImpl();
-  for (const Argument& argument : arguments_) {
-    if (impl == argument.alias.unsafeGetTensorImpl() || impl == argument.original.unsafeGetTensorImpl()) {
-      return argument.original;
+  // A result that nobody else holds is no argument.
+  if (result.use_count() > 1) {
+    const c10::TensorImpl* impl = result.unsafeGetTensorImpl();
+    for (const Argument& argument : arguments_) {
+      if (impl == argument.alias.unsafeGetTensorImpl() || impl == argument.original.unsafeGetTensorImpl()) {
+        return argument.original;
+      }
     }
   }
   if (C10_UNLIKELY(device_elsewhere_)) return std::move(result);
@@ -137,7 +140,8 @@ at::Tensor HostCall::give(at::Tensor&& result) {
               result.is_quantized() ? "quantised" : "sparse",
               " tensor, and neuron has dense ones only\n  what to do: call it on the host (.cpu())");
   const c10::StorageImpl* host = result.storage().unsafeGetStorageImpl();
-  if (const c10::StorageImpl* shared = storage_of_host(host)) {
+  const bool unshared = result.storage().use_count() == 1;
+  if (const c10::StorageImpl* shared = unshared ? nullptr : storage_of_host(host)) {
     auto storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(const_cast<c10::StorageImpl*>(shared));
     return device_tensor(c10::Storage(std::move(storage)), result);
   }

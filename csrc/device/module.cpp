@@ -99,6 +99,21 @@ void bind_clock(py::module_& m) {
     return Context::get().device(static_cast<c10::DeviceIndex>(index)).timeline.ready(stream);
   });
   m.def("occupy", [](int index, int64_t stream, int64_t ns) { occupy(static_cast<c10::DeviceIndex>(index), stream, ns); });
+  m.def("account_collective",
+        [](const std::string& name, int index, int64_t stream, int64_t ns, int64_t bytes,
+           const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs) {
+          timeline::OperatorCost cost;
+          cost.duration = ns;
+          cost.bytes = bytes;
+          std::vector<const at::TensorBase*> in, out;
+          for (const at::Tensor& tensor : inputs) in.push_back(&tensor);
+          for (const at::Tensor& tensor : outputs) out.push_back(&tensor);
+          account_known(traits_by_name(name, timeline::OperatorClass::kCollective), static_cast<c10::DeviceIndex>(index),
+                        stream, cost, in, out);
+        },
+        py::arg("name"), py::arg("device"), py::arg("stream"), py::arg("ns"), py::arg("bytes"),
+        py::arg("inputs") = std::vector<at::Tensor>(), py::arg("outputs") = std::vector<at::Tensor>(),
+        "Puts a collective of a known duration on a stream.");
   m.def("totals", &totals);
   m.def("phase_totals", &phase_totals);
   m.def("operator_class", [](const std::string& name) { return timeline::class_name(timeline::classify(name)); });

@@ -74,6 +74,7 @@ Parts parts(const Machine& machine, const Work& work) {
   switch (work.operator_class) {
     case OperatorClass::kNone:
     case OperatorClass::kTransfer:
+    case OperatorClass::kCollective:
       return {0, 0};
     case OperatorClass::kMatmul:
       return {matmul_ns(machine, work), machine.matmul_fixed_ns};
@@ -123,7 +124,7 @@ const std::unordered_map<std::string_view, OperatorClass>& class_table() {
 const char* class_name(OperatorClass operator_class) {
   static const char* const names[kOperatorClassCount] = {
       "metadata", "matmul", "convolution", "attention", "attention backward", "pointwise", "reduction", "copy",
-      "gather",   "scatter", "sort",       "scan",      "random",             "transfer",  "unlisted"};
+      "gather",   "scatter", "sort",       "scan",      "random",             "transfer",  "collective", "unlisted"};
   return names[static_cast<int>(operator_class)];
 }
 

@@ -26,10 +26,11 @@ enum class OperatorClass : uint8_t {
   kSort,
   kScan,
   kRandom,
-  kTransfer,  // between host and device
+  kTransfer,    // between host and device
+  kCollective,  // among devices; its duration is given
   kUnlisted,  // no entry in operator_classes.inc: costed as pointwise, counted apart
 };
-constexpr int kOperatorClassCount = 15;
+constexpr int kOperatorClassCount = 16;
 
 const char* class_name(OperatorClass operator_class);
 // "aten::add.Tensor" → its class, by the base name.

@@ -22,6 +22,8 @@ class Variable:
 VARIABLES: tuple[Variable, ...] = (
     Variable("OPENTRN_INSTANCE", "trn2.48xlarge", (), "instance type the process is attached to"),
     Variable("OPENTRN_CHIPS_PATH", "", (), "directory of your own chip and instance files, read before ours"),
+    Variable("OPENTRN_CACHE_DIR", "", (), "where parsed chip files are kept; default: the user's cache directory"),
+    Variable("OPENTRN_NKI_VERSION", "", (), "nki release whose behaviour kernels get, where releases differ"),
     Variable("OPENTRN_STRICT", "0", ("0", "1"), "1: what the real chip cannot do raises instead of being reported"),
     Variable("OPENTRN_NUMERICS", "host", ("host",), "where eager values come from: PyTorch's CPU kernels"),
     Variable("OPENTRN_AS", "", ("", "torchneuron-2.33"), "behave and refuse as this release of the real stack"),
