@@ -12,10 +12,11 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-from opentrn.compat import dlpack, flex_attention, flop_counter, profiler, safetensors
+from opentrn.compat import autograd, dlpack, flex_attention, flop_counter, profiler, safetensors
 
 # Module that the patch waits for → the patch, which gets that module.
 PATCHES: dict[str, Callable[[ModuleType], None]] = {
+    "torch.autograd.graph": autograd.stay_on_the_calling_thread,
     "torch.nn.attention.flex_attention": flex_attention.accept_device,
     "torch.autograd.profiler": profiler.mark_operators,
     "torch._tensor": dlpack.name_device,

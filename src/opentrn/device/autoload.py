@@ -39,6 +39,9 @@ def register() -> None:
             file=sys.stderr,
         )
         return
+    from opentrn.compat import autograd, install_on_import
+
+    autograd.start_without_device_threads()
     # Read by autograd's engine at exit: its device threads have nothing to wait for.
     os.environ.setdefault("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "0")
     from opentrn.device import _C, neuron
@@ -49,7 +52,6 @@ def register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     from opentrn.device import attach
-    from opentrn.compat import install_on_import
 
     _C.set_attach_hook(attach.attach_configured)
     if os.environ.get("OPENTRN_GUARD") == "1":

@@ -213,6 +213,12 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return True
 
 
+def _sleep(cycles: int) -> None:
+    """Keeps the current stream busy for `cycles` of the Tensor engine's clock, in virtual time."""
+    index = _C.current_device()
+    _C.occupy(index, _C.current_stream(index), round(cycles * 1000 / clock_rate(index)))
+
+
 def is_tf32_supported() -> bool:
     """Whether the attached chip multiplies in TF32 (its chip file has a rate for it)."""
     return get_device_properties().parameters["tensor_tflops_tf32"] > 0

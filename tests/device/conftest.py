@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _as_found() -> Iterator[None]:
+    """Each test starts from one seed, and leaves the current device, the current stream and defaults as it found them."""
+    torch.manual_seed(0)
+    yield
+    torch.neuron.set_device(0)
+    torch.neuron.set_stream(torch.neuron.default_stream())
+    torch.set_default_device(None)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def clean_memory() -> Iterator[None]:
+    """No garbage of earlier tests in the allocator's counts."""
+    gc.collect()
+    torch.neuron.empty_cache()
+    torch.neuron.reset_peak_memory_stats()
+    yield
