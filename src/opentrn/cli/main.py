@@ -8,6 +8,7 @@ traceback.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import platform
 import sys
@@ -41,7 +42,9 @@ class _Commands(TyperGroup):
     """Lists commands from the table; imports one only to run it."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*COMMANDS, *BUILT_IN]
+        # Only what this installation has.
+        present = [name for name in COMMANDS if importlib.util.find_spec(f"opentrn.cli.{name}_command")]
+        return [*present, *BUILT_IN]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in COMMANDS:

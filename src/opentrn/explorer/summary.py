@@ -128,7 +128,7 @@ def summarize(record: RunRecord) -> Summary:
         ended=record.ended,
         dry=record.dry,
         machine=_machine(record),
-        devices=devices,
+        devices=record.devices,
         peak_tflops=peak_tflops,
         peak_how=record.peak_sources.get("mfu_peak_tflops_bf16", "bf16 peak of the attached device"),
         basis=basis,

@@ -17,6 +17,7 @@ from opentrn.errors import ConfigurationError, UnsupportedError
 from opentrn.trace.reader import Trace
 
 FORMATS = ("perfetto", "chrome")
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 _PROCESS = 1
 _HOST_THREAD = 1
@@ -79,12 +80,15 @@ def _write(trace: Trace, sink: Any, progress: Callable[[int], None]) -> int:
         start, end = step["completion_start"], step["completion_end"]
         sink.slice(_STEP_THREAD, f"step {step['index'] + 1}", start, end, details, None)
     count = 0
+    allocated: dict[int, int] = {}
     for row in _rows(trace):
         count += 1
         thread = _FIRST_STREAM + row["device"] * _STREAMS_PER_DEVICE + row["stream"]
         sink.slice(_HOST_THREAD, row["name"], row["host_start"], row["host_end"], _host_details(row), count)
         sink.slice(thread, row["name"], row["device_start"], row["device_end"], _device_details(row), count)
-        sink.memory(row["device"], row["host_end"], row["memory_allocated"])
+        if allocated.get(row["device"]) != row["memory_allocated"]:
+            allocated[row["device"]] = row["memory_allocated"]
+            sink.memory(row["device"], row["host_end"], row["memory_allocated"])
         if count % 100_000 == 0:
             progress(count)
     return count
@@ -98,8 +102,8 @@ def _rows(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def _host_details(row: dict[str, Any]) -> dict[str, Any]:
-    details = {"module": row["module"], "phase": row["phase"], "frame": row["frame"]}
-    return {name: value for name, value in details.items() if value is not None}
+    """The rest is on the device's slice, one flow away."""
+    return {"frame": row["frame"]} if row["frame"] is not None else {}
 
 
 def _device_details(row: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +132,7 @@ class _ChromeSink:
         )
 
     def _event(self, event: dict[str, Any], first: bool = False) -> None:
-        self._file.write((b"" if first else b",\n") + json.dumps(event, separators=(",", ":")).encode())
+        self._file.write((b"" if first else b",\n") + _encode(event).encode())
 
     def _declare(self, thread: int) -> None:
         if thread in self._threads:

@@ -17,7 +17,7 @@ _CLEARED = messages.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
 _NEEDED = messages.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
 _BEGIN, _END = messages.TrackEvent.TYPE_SLICE_BEGIN, messages.TrackEvent.TYPE_SLICE_END
 _COUNTER = messages.TrackEvent.TYPE_COUNTER
-_FILE = messages.Trace
+_PACKETS_PER_WRITE = 2000
 
 
 class PerfettoSink:
@@ -29,23 +29,21 @@ class PerfettoSink:
 
     def __init__(self, file: IO[bytes], command: str, thread_name: Callable[[int], str]) -> None:
         self._file, self._thread_name = file, thread_name
+        self._part = messages.Trace()
         self._tracks: set[int] = set()
         self._interned: dict[str, dict[str, int]] = {"event_names": {}, "keys": {}, "texts": {}}
-        part = _FILE()
-        packet = self._packet(part)
+        packet = self._packet()
         packet.sequence_flags = _CLEARED | _NEEDED
         packet.track_descriptor.uuid = _PROCESS_TRACK
         packet.track_descriptor.process.pid = 1
         packet.track_descriptor.process.process_name = f"opentrn {command}"
-        self._write(part)
 
     def slice(
         self, thread: int, name: str, start: int, end: int, details: dict[str, Any], flow: int | None
     ) -> None:
         """One slice on a thread's track."""
         self._declare_thread(thread)
-        part = _FILE()
-        packet = self._packet(part)
+        packet = self._packet()
         packet.timestamp = start
         event = packet.track_event
         event.type, event.track_uuid = _BEGIN, _THREAD_TRACKS + thread
@@ -59,49 +57,49 @@ class PerfettoSink:
                 annotation.string_value_iid = self._intern(packet, "texts", value)
             else:
                 annotation.int_value = value
-        packet = self._packet(part)
+        packet = self._packet()
         packet.timestamp = end
         packet.track_event.type, packet.track_event.track_uuid = _END, _THREAD_TRACKS + thread
-        self._write(part)
 
     def memory(self, device: int, time: int, allocated: int) -> None:
         """One value of a device's memory counter."""
         track = _COUNTER_TRACKS + device
-        part = _FILE()
         if track not in self._tracks:
             self._tracks.add(track)
-            descriptor = self._packet(part).track_descriptor
+            descriptor = self._packet().track_descriptor
             descriptor.uuid, descriptor.parent_uuid = track, _PROCESS_TRACK
             descriptor.name = f"neuron:{device} memory allocated"
             descriptor.counter.unit = messages.CounterDescriptor.UNIT_SIZE_BYTES
-        packet = self._packet(part)
+        packet = self._packet()
         packet.timestamp = time
         event = packet.track_event
         event.type, event.track_uuid, event.counter_value = _COUNTER, track, allocated
-        self._write(part)
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Writes what is left."""
+        self._write()
 
-    def _packet(self, part: Any) -> Any:
-        packet = part.packet.add()
+    def _packet(self) -> Any:
+        if len(self._part.packet) >= _PACKETS_PER_WRITE:
+            self._write()
+        packet = self._part.packet.add()
         packet.trusted_packet_sequence_id, packet.sequence_flags = _SEQUENCE, _NEEDED
         return packet
 
-    def _write(self, part: Any) -> None:
-        self._file.write(part.SerializeToString())
+    def _write(self) -> None:
+        self._file.write(self._part.SerializeToString())
+        # A new one: a cleared message keeps its memory.
+        self._part = messages.Trace()
 
     def _declare_thread(self, thread: int) -> None:
         track = _THREAD_TRACKS + thread
         if track in self._tracks:
             return
         self._tracks.add(track)
-        part = _FILE()
-        descriptor = self._packet(part).track_descriptor
+        descriptor = self._packet().track_descriptor
         descriptor.uuid, descriptor.parent_uuid = track, _PROCESS_TRACK
         descriptor.name = self._thread_name(thread)
         descriptor.sibling_order_rank = thread
-        self._write(part)
 
     def _intern(self, packet: Any, table: str, text: str) -> int:
         known = self._interned[table]
