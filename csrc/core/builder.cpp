@@ -239,14 +239,30 @@ void Builder::unroll_end() {
   program->steps[core_].push_back({StepKind::unroll_end, -1});
 }
 
-std::shared_ptr<Program> Builder::finish() {
+void Builder::set_kind(i32 buffer, BufferKind kind) {
+  Buffer& b = program->buffers[buffer];
+  if (b.space != Space::hbm || kind == BufferKind::tile || kind == BufferKind::constant || b.kind == BufferKind::constant)
+    throw Error(Category::configuration, "tensor '" + b.name + "' cannot become " + buffer_kind_names[int(kind)], place());
+  b.kind = kind;
+  b.core = kind == BufferKind::private_scratch ? core_ : -1;
+}
+
+std::shared_ptr<Program> Builder::snapshot(bool capacity) const {
   for (const auto& loops : open_loops_) if (!loops.empty()) fail(Category::configuration, "a loop is not closed", "call loop_end for each loop_begin");
-  for (i32 open : unrolled_) if (open) fail(Category::configuration, "an unrolled loop is not closed", "call unroll_end for each unroll_begin");
-  finished_ = true;
-  fold_unrolled(*program);
-  place_tensors(*program);
-  auto result = compacted(*program);
+  Program copy = *program;
+  for (std::size_t core = 0; core < copy.steps.size(); ++core)
+    for (i32 k = 0; k < unrolled_[core]; ++k) copy.steps[core].push_back({StepKind::unroll_end, -1});
+  fold_unrolled(copy);
+  place_tensors(copy, capacity);
+  auto result = compacted(copy);
   if (result->symbols.empty()) Plan(result, {}).verify();
+  return result;
+}
+
+std::shared_ptr<Program> Builder::finish(bool capacity) {
+  for (i32 open : unrolled_) if (open) fail(Category::configuration, "an unrolled loop is not closed", "call unroll_end for each unroll_begin");
+  auto result = snapshot(capacity);
+  finished_ = true;
   return result;
 }
 

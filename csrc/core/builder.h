@@ -26,7 +26,9 @@ class Builder {
   void unroll_begin();
   void unroll_iteration();
   void unroll_end();
-  std::shared_ptr<Program> finish();
+  std::shared_ptr<Program> finish(bool capacity);
+  std::shared_ptr<Program> snapshot(bool capacity) const;  // the program so far; the builder goes on
+  void set_kind(i32 buffer, BufferKind kind);
   i32 add_register(const std::string& name);
   i32 add_symbol(const std::string& name);
   const std::string place() const { return program->where(source_); }
@@ -43,8 +45,9 @@ class Builder {
 
 // Replaces the marks of unrolled loops: equal iterations become a loop, others stay as they are.
 void fold_unrolled(Program& program);
-// Gives every unplaced tensor an address (SBUF and PSUM of each core); CapacityError names the holders.
-void place_tensors(Program& program);
+// Gives every unplaced tensor an address (SBUF and PSUM of each core); CapacityError names the holders. Without
+// `capacity` they may reach beyond the chip's memory.
+void place_tensors(Program& program, bool capacity);
 // Bytes between two places of a tile that rotates.
 inline i64 place_bytes(Space space, i64 bytes) {
   const i64 size = (bytes + 63) / 64 * 64;

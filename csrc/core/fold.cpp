@@ -116,12 +116,17 @@ struct Folder {
       if (l.kind != r.kind) return false;
       i64 step = 0;
       if (l.kind == ValueKind::access) { if (!m.access(i32(l.payload), i32(r.payload), step)) return false; }
-      else if (l.kind == ValueKind::integer && definition(Opcode(a.opcode)).parameters[v].role == Role::number) step = r.payload - l.payload;
+      else if (l.kind == ValueKind::integer && takes_number(Opcode(a.opcode), v)) step = r.payload - l.payload;
       else if (!(l == r)) return false;
       if (k == 1) expected[v] = step;
       else if (step != expected[v] * i64(k)) return false;
     }
     return true;
+  }
+
+  static bool takes_number(Opcode op, std::size_t parameter) {
+    const Parameter& q = definition(op).parameters[parameter];
+    return q.role == Role::number || q.or_number;
   }
 
   Steps as_loop(const std::vector<Steps>& iterations, const std::vector<std::vector<i64>>& differences) {

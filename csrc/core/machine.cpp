@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "core/instructions.h"
 
@@ -11,11 +12,39 @@ const Plan& Core::plan() const { return rank.plan; }
 
 Core::Core(Rank& r, int i) : rank(r), index(i), slots(r.plan.slots, 0), register_written(r.plan.program->registers.size(), 0), parallel_refused(r.plan.loops.size(), 0) {
   const Chip& chip = r.plan.chip;
-  memory = std::make_shared<CoreMemory>(i64(chip["sbuf_bytes_per_partition"]), i64(chip["psum_bytes_per_partition"]));
+  // Programs built without the capacity check may reach beyond the chip's memory.
+  i64 sbuf = i64(chip["sbuf_bytes_per_partition"]), psum = i64(chip["psum_bytes_per_partition"]);
+  for (i32 b = 0; b < i32(r.plan.program->buffers.size()); ++b) {
+    const Buffer& buffer = r.plan.program->buffers[b];
+    if (buffer.space == Space::hbm) continue;
+    i64& size = buffer.space == Space::sbuf ? sbuf : psum;
+    size = std::max(size, (buffer.byte + r.plan.buffer_bytes[b] + 63) / 64 * 64);
+  }
+  memory = std::make_shared<CoreMemory>(sbuf, psum);
+  begun.resize(r.plan.program->buffers.size());
   for (int p = 0; p < partitions_max; ++p) {
     random_state[p][0] = 0x9E3779B97F4A7C15ULL * u64(p + 1 + 128 * i);
     random_state[p][1] = 0xD1B54A32D192ED03ULL ^ u64(p);
   }
+}
+
+Begun& Core::begun_of(i32 buffer) {
+  auto& b = begun[buffer];
+  if (!b) {
+    b = std::make_unique<Begun>();
+    b->row = plan().buffer_bytes[buffer];
+    b->pitch = memory->psum_pitch;
+    const Buffer& tensor = plan().program->buffers[buffer];
+    b->origin = memory->psum.base + tensor.partition * memory->psum_pitch + tensor.byte;
+    b->bits.assign(plan().buffer_partitions[buffer] * b->row / 8 + 2, 0);
+  }
+  return *b;
+}
+
+void fill_unwritten(u8* at, u64 bytes, Dtype dtype) {
+  if (!is_integer(dtype)) { std::memset(at, 0xff, bytes); return; }
+  const i64 four = 4;
+  for (u64 i = 0; i + size_of(dtype) <= bytes; i += size_of(dtype)) store_integers(dtype, &four, 1, at + i, size_of(dtype));
 }
 
 Rank::Rank(const Plan& p, int i, int n, const Options& o) : plan(p), index(i), ranks(n), options(o) {
@@ -37,9 +66,9 @@ Rank::Rank(const Plan& p, int i, int n, const Options& o) : plan(p), index(i), r
         h->region.base = h->pages.data();
         h->bits = Pages(bytes / 8 + 8);
         if (o.check_uninitialised) h->region.written = h->bits.data();
-        else if (buffer.kind != BufferKind::output) std::memset(h->region.base, 0xff, bytes);
+        else fill_unwritten(h->region.base, bytes, buffer.dtype);
       }
-      if (p.program->cores == 2 && copies == 1 && buffer.kind != BufferKind::constant && buffer.kind != BufferKind::input)
+      if (o.check_uninitialised && p.program->cores == 2 && copies == 1 && buffer.kind != BufferKind::constant && buffer.kind != BufferKind::input)
         for (int k = 0; k < 2; ++k) { h->read_by[k] = Pages(bytes / 8 + 8); h->written_by[k] = Pages(bytes / 8 + 8); }
       hbm[b][c] = std::move(h);
     }
@@ -100,9 +129,10 @@ Tile Core::resolve(i32 id, const char* operand, bool allow_outside, bool merge) 
     fail(Category::out_of_bounds, std::string("operand '") + operand + "' reaches element " + std::to_string(element) + " of tensor '" + buffer.name + "', which has " + std::to_string(a.capacity),
          "check the offset and the counts of the access pattern");
   };
-  if (!gathered && !allow_outside && (low < 0 || high >= a.capacity)) outside(low < 0 ? low : high);
   i64 row_bytes;
+  const bool beyond = !gathered && !allow_outside && (low < 0 || high >= a.capacity);
   if (a.space == Space::hbm) {
+    if (beyond) outside(low < 0 ? low : high);
     HbmBuffer& h = rank.memory_of(a.buffer, index);
     t.region = &h.region;
     t.data = h.region.base + offset * a.bytes;
@@ -116,6 +146,7 @@ Tile Core::resolve(i32 id, const char* operand, bool allow_outside, bool merge) 
     if (element + free_high >= a.row || element + free_low < 0)
       fail(Category::out_of_bounds, std::string("operand '") + operand + "' reaches element " + std::to_string(element + free_high) + " of a partition of tensor '" + buffer.name + "', which has " + std::to_string(a.row) + " elements per partition",
            "check the offset and the counts of the access pattern");
+    if (beyond) outside(low < 0 ? low : high);
     t.first_partition = buffer.partition + partition;
     const i64 step = row_stride / a.row;
     if (!gathered && (t.first_partition < 0 || t.first_partition + step * (t.partitions - 1) >= partitions_max))
@@ -126,6 +157,7 @@ Tile Core::resolve(i32 id, const char* operand, bool allow_outside, bool merge) 
     row_bytes = sbuf ? m.sbuf_pitch : m.psum_pitch;
     t.data = t.region->base + t.first_partition * row_bytes + buffer.byte + element * a.bytes;
     t.pitch = step * row_bytes;
+    if (!sbuf) t.begun = &begun_of(a.buffer);
   }
   if (gathered) {
     const Tile indices = resolve(a.vector_access, operand);
@@ -215,26 +247,61 @@ void rethrow_with_place(Core& core, const Error& e) {
 
 namespace {
 
-void begin_affine(Core& core) {
-  const CoreMemory& m = *core.memory;
+// Tensors that the loop at `at` writes; targets of matmuls may accumulate over iterations and are left out.
+std::vector<i32> written_in_loop(const Core& core, std::size_t at) {
+  const Plan& plan = core.plan();
+  const auto& code = plan.code[core.index];
+  std::set<i32> written, accumulated;
+  for (std::size_t s = at + 1; s < std::size_t(code[at].target); ++s) {
+    if (code[s].kind != StepKind::instruction) continue;
+    const PlanInstruction& i = plan.instructions[code[s].index];
+    for (i32 n = 0; n < i.argument_count; ++n) {
+      if (i.arguments[n].kind != ValueKind::access) continue;
+      const PlanAccess& a = plan.accesses[i.arguments[n].index];
+      const Role role = definition(i.opcode).parameters[n].role;
+      if (a.space == Space::hbm || role == Role::read || role == Role::any) continue;
+      (role == Role::accumulate ? accumulated : written).insert(a.buffer);
+    }
+  }
+  std::vector<i32> out;
+  for (i32 b : written) if (!accumulated.count(b)) out.push_back(b);
+  return out;
+}
+
+// f(first byte of bits, bytes of bits) for every partition row of the frame's tensors, widened to whole bytes.
+template <class F>
+void each_row_bits(Core& core, const std::vector<i32>& buffers, F&& f) {
+  const Plan& plan = core.plan();
+  for (i32 b : buffers) {
+    const Buffer& buffer = plan.program->buffers[b];
+    const bool sbuf = buffer.space == Space::sbuf;
+    const Region& r = sbuf ? core.memory->sbuf : core.memory->psum;
+    const i64 pitch = sbuf ? core.memory->sbuf_pitch : core.memory->psum_pitch;
+    for (i64 p = 0; p < plan.buffer_partitions[b]; ++p) {
+      const i64 at = (buffer.partition + p) * pitch + buffer.byte;
+      f(r.written + at / 8, std::size_t((at + plan.buffer_bytes[b] + 7) / 8 - at / 8));
+    }
+  }
+}
+
+void begin_affine(Core& core, std::size_t at) {
   Core::AffineFrame f;
   f.depth = core.stack.size();
-  f.sbuf.assign(m.sbuf.written, m.sbuf.written + m.sbuf.size / 8 + 1);
-  f.psum.assign(m.psum.written, m.psum.written + m.psum.size / 8 + 1);
-  f.sbuf_union = f.sbuf;
-  f.psum_union = f.psum;
+  f.buffers = written_in_loop(core, at);
+  each_row_bits(core, f.buffers, [&](u8* bits, std::size_t n) { f.before.insert(f.before.end(), bits, bits + n); });
+  f.all = f.before;
   core.affine.push_back(std::move(f));
 }
 
 // What this iteration wrote is hidden from the next one: reading it there is a loop-carried dependence.
 void next_affine(Core& core, bool last) {
   Core::AffineFrame& f = core.affine.back();
-  auto fold = [&](u8* now, std::vector<u8>& before, std::vector<u8>& all) {
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] |= now[i];
-    std::memcpy(now, last ? all.data() : before.data(), all.size());
-  };
-  fold(core.memory->sbuf.written, f.sbuf, f.sbuf_union);
-  fold(core.memory->psum.written, f.psum, f.psum_union);
+  std::size_t at = 0;
+  each_row_bits(core, f.buffers, [&](u8* bits, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) f.all[at + i] |= bits[i];
+    std::memcpy(bits, (last ? f.all : f.before).data() + at, n);
+    at += n;
+  });
   if (last) core.affine.pop_back();
 }
 
@@ -280,7 +347,7 @@ void run_steps(Core& core, std::size_t end) {
       }
       core.slots[l.variable] = start;
       core.stack.push_back({start, stop, by});
-      if (l.kind == LoopKind::affine && options.check_uninitialised && !core.worker) begin_affine(core);
+      if (l.kind == LoopKind::affine && options.check_uninitialised && !core.worker) begin_affine(core, core.at);
       ++core.at;
     } else {
       const PlanLoop& l = plan.loops[step.index];

@@ -53,8 +53,10 @@ struct Core {
   std::array<float, partitions_max> vector_accumulator{}, scalar_accumulator{};
   u64 random_state[partitions_max][2];
   // affine loops: bits written before the loop; what an iteration writes is hidden from the next one
-  struct AffineFrame { std::size_t depth; std::vector<u8> sbuf, psum; std::vector<u8> sbuf_union, psum_union; };
+  struct AffineFrame { std::size_t depth; std::vector<i32> buffers; std::vector<u8> before, all; };
   std::vector<AffineFrame> affine;
+  std::vector<std::unique_ptr<Begun>> begun;  // by buffer, PSUM tensors only
+  Begun& begun_of(i32 buffer);
   // Per loop (by index): whether running its iterations in parallel was refused for good.
   std::vector<std::int8_t> parallel_refused;
 
@@ -86,6 +88,7 @@ void execute_instruction(Core& core, const PlanInstruction& i);
 bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step);
 void run_steps(Core& core, std::size_t end);
 [[noreturn]] void rethrow_with_place(Core& core, const Error& e);
+void fill_unwritten(u8* at, u64 bytes, Dtype dtype);  // what memory holds when uninitialised reads are allowed: NaN, or 4
 void note_hbm(Core& core, const Tile& t, bool write);
 void check_race(Rank& rank);
 

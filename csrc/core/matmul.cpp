@@ -41,54 +41,45 @@ bool permutation(const Matrix& m, i64 k, i64 n, std::vector<i64>& source) {
 
 }  // namespace
 
+namespace {
+bool begun_at(const Tile& t, const u8* at, u64 n) { return all_written({nullptr, 0, t.begun->bits.data(), false}, t.begun->place(at), n); }
+}  // namespace
+
 void accumulate_into_psum(Call& c, const Tile& dst, const float* product, bool given, bool accumulate) {
-  Region& begun = c.core.memory->accumulating;
+  (void)c;
   const i64 n = dst.elements;
   std::vector<float> old(n), sum(n);
-  Tile state = dst;
-  state.region = &begun;
   for (i64 p = 0; p < dst.partitions; ++p) {
     const float* row = product + p * n;
     if (given && !accumulate) {
       write_floats(dst, p, 0, n, row);
-    } else {
-      bool all = true, any = false;
-      if (!given) for_runs(dst, dst.row(p), 0, n, [&](u8* at, i64 stride, i64 count, i64) {
-        for (i64 i = 0; i < count; ++i) { const bool b = all_written(begun, u64(at + i * stride - begun.base), dst.bytes); all = all && b; any = any || b; }
-      });
-      if (given || all) {
-        const float* before = read_floats(dst, p, 0, n, old.data());
-        for (i64 i = 0; i < n; ++i) sum[i] = before[i] + row[i];
-      } else if (!any) {
-        std::copy(row, row + n, sum.begin());
-      } else {
-        for_runs(dst, dst.row(p), 0, n, [&](u8* at, i64 stride, i64 count, i64 done) {
-          for (i64 i = 0; i < count; ++i) {
-            float before = 0;
-            if (all_written(begun, u64(at + i * stride - begun.base), dst.bytes)) load_floats(dst.dtype, at + i * stride, dst.bytes, 1, &before);
-            sum[done + i] = row[done + i] + before;
-          }
-        });
-      }
-      write_floats(dst, p, 0, n, sum.data());
+      continue;
     }
-    mark_row(state, p, 0, n);
+    if (given) {
+      const float* before = read_floats(dst, p, 0, n, old.data());
+      for (i64 i = 0; i < n; ++i) sum[i] = before[i] + row[i];
+    } else {
+      for_runs(dst, dst.row(p), 0, n, [&](u8* at, i64 stride, i64 count, i64 done) {
+        for (i64 i = 0; i < count; ++i) {
+          float before = 0;
+          if (begun_at(dst, at + i * stride, dst.bytes)) load_floats(dst.dtype, at + i * stride, dst.bytes, 1, &before);
+          sum[done + i] = row[done + i] + before;
+        }
+      });
+    }
+    write_floats(dst, p, 0, n, sum.data());
   }
 }
 
 namespace {
 
 // Whether a whole tile has begun to accumulate (1), has not (0), or partly (-1).
-int accumulation_state(Call& c, const Tile& dst) {
-  const Region& begun = c.core.memory->accumulating;
+int accumulation_state(const Tile& dst) {
   bool all = true, any = false;
   for (i64 p = 0; p < dst.partitions; ++p) {
-    const u64 at = u64(dst.row(p) - begun.base);
-    if (all_written(begun, at, u64(dst.elements) * dst.bytes)) any = true;
-    else {
-      all = false;
-      for (i64 i = 0; i < dst.elements && !any; ++i) any = all_written(begun, at + i * dst.bytes, dst.bytes);
-    }
+    if (begun_at(dst, dst.row(p), u64(dst.elements) * dst.bytes)) { any = true; continue; }
+    all = false;
+    for (i64 i = 0; i < dst.elements && !any; ++i) any = begun_at(dst, dst.row(p) + i * dst.bytes, dst.bytes);
   }
   return all ? 1 : any ? -1 : 0;
 }
@@ -123,15 +114,11 @@ void matmul_instruction(Call& c) {
     }
   }
   if (dst.dtype == Dtype::float32 && dst.contiguous() && dst.pitch > 0) {
-    int state = given ? int(accumulate) : accumulation_state(c, dst);
+    const int state = given ? int(accumulate) : accumulation_state(dst);
     if (state >= 0) {
       if (state) for (i64 p = 0; p < m; ++p) check_row(dst, p, 0, n);
       gemm(m, n, k, a.data, a.pitch, b.data, b.pitch, reinterpret_cast<float*>(dst.data), dst.pitch / 4, state == 1);
-      const Region& begun = c.core.memory->accumulating;
-      for (i64 p = 0; p < m; ++p) {
-        mark_row(dst, p, 0, n);
-        mark_written(begun, u64(dst.row(p) - begun.base), u64(n) * 4);
-      }
+      for (i64 p = 0; p < m; ++p) mark_row(dst, p, 0, n);
       return;
     }
   }

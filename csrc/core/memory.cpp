@@ -74,11 +74,9 @@ void mark_unwritten(const Region& r, u64 at, u64 n) {
 CoreMemory::CoreMemory(i64 sbuf_bytes, i64 psum_bytes)
     : sbuf_pitch(sbuf_bytes + 192), psum_pitch(psum_bytes + 192),
       sbuf_pages_(u64(sbuf_pitch) * partitions_max), sbuf_bits_(u64(sbuf_pitch) * partitions_max / 8 + 8),
-      psum_pages_(u64(psum_pitch) * partitions_max), psum_bits_(u64(psum_pitch) * partitions_max / 8 + 8),
-      accumulating_bits_(u64(psum_pitch) * partitions_max / 8 + 8) {
+      psum_pages_(u64(psum_pitch) * partitions_max), psum_bits_(u64(psum_pitch) * partitions_max / 8 + 8) {
   sbuf = {sbuf_pages_.data(), u64(sbuf_pitch) * partitions_max, sbuf_bits_.data(), false};
   psum = {psum_pages_.data(), u64(psum_pitch) * partitions_max, psum_bits_.data(), false};
-  accumulating = {psum_pages_.data(), psum.size, accumulating_bits_.data(), false};
 }
 
 }  // namespace core

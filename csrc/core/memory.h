@@ -40,11 +40,10 @@ class Pages {
 struct CoreMemory {
   CoreMemory(i64 sbuf_bytes, i64 psum_bytes);
   Region sbuf, psum;
-  Region accumulating;  // PSUM bytes that a matmul has begun to accumulate into (its `written` bits)
   i64 sbuf_pitch, psum_pitch;
 
  private:
-  Pages sbuf_pages_, sbuf_bits_, psum_pages_, psum_bits_, accumulating_bits_;
+  Pages sbuf_pages_, sbuf_bits_, psum_pages_, psum_bits_;
 };
 
 }  // namespace core

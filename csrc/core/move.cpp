@@ -18,9 +18,9 @@ void tensor_begin(Call& c) {
     const u64 at = u64(row - t.region->base), n = u64(t.elements) * t.bytes;
     // Pinned SBUF tensors may name memory that another tensor filled on purpose; only a fresh tile is surely empty.
     if (!buffer.pinned && check) mark_unwritten(*t.region, at, n);
-    if (!check && !all_written(*t.region, at, n)) { std::memset(row, 0xff, n); mark_written(*t.region, at, n); }
-    if (t.space == Space::psum) mark_unwritten(c.core.memory->accumulating, at, n);
+    if (!check && !all_written(*t.region, at, n)) { fill_unwritten(row, n, t.dtype); mark_written(*t.region, at, n); }
   }
+  if (t.begun) std::fill(t.begun->bits.begin(), t.begun->bits.end(), u8(0));
 }
 
 void memset_tile(Call& c) {

@@ -238,8 +238,8 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
         for (i64 p = 0; p < plan.buffer_partitions[b]; ++p) {
           const u64 address = row_address(*w.memory, buffer, p);
           mark_unwritten(region, address, u64(plan.buffer_bytes[b]));
-          if (buffer.space == Space::psum) mark_unwritten(w.memory->accumulating, address, u64(plan.buffer_bytes[b]));
         }
+        if (buffer.space == Space::psum) { Begun& begun = w.begun_of(b); std::fill(begun.bits.begin(), begun.bits.end(), u8(0)); }
       }
       w.slots[a.variable] = start + n * step;
       w.at = at + 1;
@@ -280,8 +280,8 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
       const u64 address = row_address(*core.memory, buffer, p), n = u64(plan.buffer_bytes[b]);
       std::memcpy(to.base + address, from.base + address, n);
       copy_bits(to, from, address, n);
-      if (!sbuf) copy_bits(core.memory->accumulating, last.memory->accumulating, address, n);
     }
+    if (!sbuf) core.begun_of(b).bits = last.begun_of(b).bits;
   }
   core.vector_accumulator = last.vector_accumulator;
   core.scalar_accumulator = last.scalar_accumulator;

@@ -125,8 +125,12 @@ void spread(const std::vector<Life>& lives, i64 most, std::vector<i64>& copies, 
     std::fill(copies.begin(), copies.end(), 1);
     return;
   }
+  // Small tiles first: a second place for what streams in matters more than one for a large result.
+  std::vector<std::size_t> order(lives.size());
+  for (std::size_t n = 0; n < order.size(); ++n) order[n] = n;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lives[a].bytes < lives[b].bytes; });
   for (i64 c = 2; c <= most; ++c)
-    for (std::size_t n = 0; n < lives.size(); ++n) {
+    for (std::size_t n : order) {
       if (!lives[n].rotates || copies[n] != c - 1) continue;
       copies[n] = c;
       if (!fits()) copies[n] = c - 1;
@@ -135,19 +139,20 @@ void spread(const std::vector<Life>& lives, i64 most, std::vector<i64>& copies, 
 
 }  // namespace
 
-void place_tensors(Program& p) {
+void place_tensors(Program& p, bool limited) {
   const Chip& chip = find_chip(p.chip);
   for (int core = 0; core < p.cores; ++core)
     for (Space space : {Space::sbuf, Space::psum}) {
       const std::vector<Life> lives = lifetimes(p, core, space);
       const bool sbuf = space == Space::sbuf;
-      const i64 capacity = i64(chip[sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]) - (sbuf ? i64(chip["sbuf_reserved_bytes_per_partition"]) : 0);
+      constexpr i64 unlimited = i64(1) << 24;  // 16 MiB a partition
+      const i64 capacity = !limited ? unlimited : i64(chip[sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]) - (sbuf ? i64(chip["sbuf_reserved_bytes_per_partition"]) : 0);
       std::string holders;
       std::vector<std::pair<i32, i64>> placed;
       std::vector<i64> copies(lives.size(), 1);
       auto fits = [&] { return place(p, lives, capacity, 64, sbuf ? 0 : 2048, copies, holders, placed); };
       if (!fits()) throw Error(Category::capacity, std::string(space_names[int(space)]) + " of core " + std::to_string(core) + " is full: " + holders, "", "use smaller tiles, or let tensors end earlier");
-      spread(lives, sbuf ? 4 : 8, copies, fits);
+      if (limited) spread(lives, sbuf ? 16 : 8, copies, fits);
       fits();
       std::map<i32, i32> places;
       for (std::size_t n = 0; n < lives.size(); ++n) places[lives[n].buffer] = i32(copies[n]);

@@ -364,11 +364,12 @@ bool check_constant_access(const Program& program, const Access& a, const char* 
     if (d) free_high += std::max<i64>(0, reach);
   }
   const std::string name = std::string("operand '") + operand + "'";
+  const bool on_chip = buffer.space != Space::hbm;
+  if (on_chip && bounds && low >= 0 && offset % row + free_high >= row)
+    fail(Category::out_of_bounds, name + " reaches element " + std::to_string(offset % row + free_high) + " of a partition of tensor '" + buffer.name + "', which has " + std::to_string(row) + " elements per partition", "check the offset and the counts of the access pattern");
   if (bounds && (low < 0 || high >= capacity))
     fail(Category::out_of_bounds, name + " reaches element " + std::to_string(low < 0 ? low : high) + " of tensor '" + buffer.name + "', which has " + std::to_string(capacity), "check the offset and the counts of the access pattern");
-  if (buffer.space == Space::hbm || !bounds) return true;
-  if (offset % row + free_high >= row)
-    fail(Category::out_of_bounds, name + " reaches element " + std::to_string(offset % row + free_high) + " of a partition of tensor '" + buffer.name + "', which has " + std::to_string(row) + " elements per partition", "check the offset and the counts of the access pattern");
+  if (!on_chip || !bounds) return true;
   if (a.dims && e.value(a.count[0]) > 1 && e.value(a.stride[0]) % row)
     fail(Category::unsupported, name + ": the partition stride " + std::to_string(e.value(a.stride[0])) + " is not a multiple of the " + std::to_string(row) + " elements per partition of tensor '" + buffer.name + "'", "the first entry of an on-chip pattern walks over partitions");
   if (!dma) check_partition_start(std::max(0, buffer.partition) + offset / row, a.dims ? e.value(a.count[0]) : 1, operand);

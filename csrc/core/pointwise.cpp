@@ -43,7 +43,7 @@ void tensor_tensor(Call& c) {
         read_integers(a, p, s, m, x);
         read_integers(b, p, s, m, y);
         alu_integers(op, x, y, x, m, 8 * a.bytes, a.dtype == Dtype::int8 || a.dtype == Dtype::int16 || a.dtype == Dtype::int32);
-        write_integers(dst, p, s, m, x, is_bitwise(op));
+        write_integers(dst, p, s, m, x, is_bitwise(op) || dst.bytes == 4);  // 32-bit arithmetic wraps
       }
     return;
   }
@@ -71,7 +71,7 @@ void tensor_scalar(Call& c) {
         };
         step(op0, first, reverse0, 3);
         if (op1 != Alu::none) step(op1, second, reverse1, 6);
-        write_integers(dst, p, s, m, x, is_bitwise(op0) || is_bitwise(op1));
+        write_integers(dst, p, s, m, x, is_bitwise(op0) || is_bitwise(op1) || dst.bytes == 4);
       }
     return;
   }

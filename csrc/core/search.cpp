@@ -86,7 +86,8 @@ void nonzero_with_count(Call& c) {
   const i64 offset = i64(c.number(2)), padding = i64(c.number(3));
   std::vector<float> buffer(src.elements);
   std::vector<i64> out(dst.elements);
-  for (i64 p = 0; p < std::min(dst.partitions, src.partitions); ++p) {
+  // each GpSimd core handles its first partition; the other fifteen keep their contents
+  for (i64 p = 0; p < std::min(dst.partitions, src.partitions); p += 16) {
     const float* row = read_floats(src, p, 0, src.elements, buffer.data());
     i64 count = 0;
     std::fill(out.begin(), out.end(), padding);

@@ -24,6 +24,13 @@ void check_row(const Tile& t, i64 p, i64 start, i64 n) {
 
 void mark_row(const Tile& t, i64 p, i64 start, i64 n) {
   const Region& r = *t.region;
+  if (t.begun) {
+    const Region own{nullptr, 0, t.begun->bits.data(), false};
+    for_runs(t, t.row(p), start, n, [&](u8* at, i64 stride, i64 count, i64) {
+      if (stride == t.bytes) mark_written(own, t.begun->place(at), u64(count) * t.bytes);
+      else for (i64 i = 0; i < count; ++i) mark_written(own, t.begun->place(at + i * stride), t.bytes);
+    });
+  }
   if (!r.written) return;
   for_runs(t, t.row(p), start, n, [&](u8* at, i64 stride, i64 count, i64) {
     if (stride == t.bytes) mark_written(r, u64(at - r.base), u64(count) * t.bytes);

@@ -5,6 +5,15 @@
 
 namespace core {
 
+// Which bytes of one PSUM tensor were written through it since it began: an automatic accumulation adds to those and
+// overwrites the others, whatever another tensor left in the same bank.
+struct Begun {
+  std::vector<u8> bits;
+  i64 row = 0, pitch = 0;     // bytes of a partition of the tensor; bytes between partitions
+  const u8* origin = nullptr; // its first byte
+  u64 place(const u8* at) const { const i64 d = at - origin; return u64(d / pitch * row + d % pitch); }
+};
+
 struct Tile {
   const Region* region = nullptr;
   u8* data = nullptr;          // element 0 of partition 0
@@ -18,6 +27,7 @@ struct Tile {
   const std::vector<i64>* rows = nullptr;  // indirect: byte offset of each row from data, or `absent`
   static constexpr i64 absent = INT64_MIN;
   const char* operand = "";
+  Begun* begun = nullptr;      // PSUM only
   bool contiguous() const { return dims == 0 || (dims == 1 && stride[0] == bytes); }
   u8* row(i64 p) const { return data + (rows ? (*rows)[p] : p * pitch); }
 };

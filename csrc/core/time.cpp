@@ -12,12 +12,14 @@ namespace core {
 namespace {
 
 constexpr u8 nobody = 255, dma_engine_id = 254, several = 253;
+constexpr i64 streaming_bytes = 256;  // rows longer than the pipeline of an engine is deep
 constexpr int queue_count = 3;  // loads, stores, others: each in order
 constexpr int cause_count = 4;
 constexpr const char* cause_names[cause_count] = {"waits for data", "waits for readers of the buffer", "waits for an earlier write", "waits for a free place"};
 
 struct Chunk {
   i64 written = 0, read = 0;
+  i64 streamed = 0;              // when the writer's own engine may follow it element by element
   i32 writer = -1, reader = -1;  // instruction (static), for stall causes
   i32 writer_event = -1, reader_event = -1;
   u8 write_engine = nobody, read_engine = nobody;
@@ -117,6 +119,7 @@ struct Walker {
   Waiting waiting = Waiting::no;
   i32 waiting_instruction = -1;
   i64 dma_latency, semaphore;
+  std::array<i64, engine_count> shortest{};  // ticks of the shortest instruction of each engine
   bool shared_port;
 
   Walker(const Plan& p, const TimeTables& t, const TimeOptions& o, int c, std::vector<std::string>* a)
@@ -126,6 +129,7 @@ struct Walker {
     for (const ChunkMap& m : t.maps[c]) n += m.chunks;
     chunks.resize(std::size_t(n) * groups);
     last_event.fill(-1);
+    for (int e = 0; e < engine_count; ++e) shortest[e] = i64(p.chip["min_ii"]) * t.cycle[e];
     dma_latency = t.ticks(p.chip["dma_latency_ns"]);
     semaphore = t.ticks(p.chip["semaphore_ns"]);
     shared_port = p.chip["vector_gpsimd_share_port"] != 0;
@@ -159,7 +163,12 @@ struct Walker {
       i32 first, last;
       range_of(o, first, last);
       // a result that is both read and overwritten counts as waiting for data
-      if (!o.write) each_chunk(o, first, last, [&](Chunk& c) { if (c.written >= n.ready && c.written > 0) n = {c.written, 0, c.writer, c.writer_event}; });
+      // On one engine a long row follows its producer element by element; a short result (a reduction) is waited for.
+      const bool follows = o.high - o.low >= streaming_bytes;
+      if (!o.write) each_chunk(o, first, last, [&](Chunk& c) {
+        const i64 when = follows && c.write_engine == engine ? c.streamed : c.written;
+        if (when >= n.ready && when > 0) n = {when, 0, c.writer, c.writer_event};
+      });
       else each_chunk(o, first, last, [&](Chunk& c) {
         if (c.write_engine != engine) raise(c.written, 2, c.writer, c.writer_event);
         if (c.read_engine != engine && c.read_engine != nobody) raise(c.read, 1, c.reader, c.reader_event);
@@ -168,13 +177,13 @@ struct Walker {
     return n;
   }
 
-  void touch(const TimeInstruction& t, i32 instruction, u8 engine, i64 read_end, i64 visible, i32 event) {
+  void touch(const TimeInstruction& t, i32 instruction, u8 engine, i64 read_end, i64 visible, i32 event, i64 streamed = 0) {
     for (i32 k = t.first_operand; k < t.last_operand; ++k) {
       const Operand& o = tables.operands[k];
       i32 first, last;
       range_of(o, first, last);
       if (o.write) each_chunk(o, first, last, [&](Chunk& c) {
-        c.written = visible; c.writer = instruction; c.writer_event = event; c.write_engine = engine;
+        c.written = visible; c.streamed = streamed ? streamed : visible; c.writer = instruction; c.writer_event = event; c.write_engine = engine;
         c.read = 0; c.read_engine = nobody;
       });
       else each_chunk(o, first, last, [&](Chunk& c) {
@@ -212,7 +221,7 @@ struct Walker {
     free[e] = end;
     const i32 event = record(instruction, u8(e), start, end, before);
     last_event[e] = event;
-    touch(t, instruction, u8(e), end, end + t.latency, event);
+    touch(t, instruction, u8(e), end, end + t.latency, event, std::max(end, start + shortest[e] + t.latency));
     statistics.busy[e] += t.cost;
     ++statistics.counts[e];
     ++statistics.instructions;
@@ -363,6 +372,7 @@ struct Walker {
       const Chunk& k = chunks[c];
       push(k.written);
       push(k.read);
+      push(k.streamed);
       s.state.push_back((k.written > s.reference ? k.write_engine : nobody) * 256 + (k.read > s.reference ? k.read_engine : nobody));
     }
     for (i64 p : place) s.state.push_back(p);
@@ -461,7 +471,7 @@ struct Walker {
         for (i64 k = 1; k <= periods; ++k) {
           slots[variable] = frame.value - back * frame.step + k * period * frame.step;
           range_of(op, first, last);
-          each_chunk(op, first, last, [&](Chunk& c) { c = source; c.written += k * one; c.read += c.read ? k * one : 0; });
+          each_chunk(op, first, last, [&](Chunk& c) { c = source; c.written += k * one; c.streamed += k * one; c.read += c.read ? k * one : 0; });
         }
         slots[variable] = keep;
       }
@@ -475,7 +485,7 @@ struct Walker {
       }
       shift_resource(pool, ref, delta);
     }
-    for (std::size_t c = 0; c < chunks.size(); ++c) if (!f.excluded[c]) { shift(chunks[c].written); shift(chunks[c].read); }
+    for (std::size_t c = 0; c < chunks.size(); ++c) if (!f.excluded[c]) { shift(chunks[c].written); shift(chunks[c].read); shift(chunks[c].streamed); }
     horizon += horizon > ref ? (horizon - then.horizon) * periods : 0;
     Statistics before = then.statistics, after = statistics;
     std::vector<double> growth;

@@ -150,6 +150,7 @@ void TimeTables::cost(i32 n, const i64* slots, TimeInstruction& t) const {
     weighted += bytes * std::max(1.0, chip["dma_element_minimum_bytes"] / double(run)) + bytes / double(run) * chip["dma_descriptor_ns"] * chip["dma_engine_bytes_per_ns"];
     src_partitions = std::max(src_partitions, partitions);
   }
+  if (dst.bytes == 2) weighted *= chip["dma_16bit_slowdown"];
   t.bytes = moved;
   if (t.kind == Kind::sendrecv) {
     t.transfer = ticks(chip["sendrecv_ns"] + moved / chip["sendrecv_bytes_per_ns"]);
@@ -260,6 +261,11 @@ void TimeTables::add_operands(int core) {
 
 void TimeTables::cut(int core) {
   const Program& program = *plan.program;
+  auto on_chip_size = [&](Space space) {
+    i64 size = i64(plan.chip[space == Space::sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]);
+    for (i32 b = 0; b < i32(program.buffers.size()); ++b) if (program.buffers[b].space == space) size = std::max(size, program.buffers[b].byte + plan.buffer_bytes[b]);
+    return (size + 63) / 64 * 64;
+  };
   // one map for SBUF, one for PSUM, one per tracked HBM tensor
   std::map<i32, std::vector<i32>> members;  // key: -1 SBUF, -2 PSUM, else buffer
   for (const CodeStep& s : plan.code[core]) {
@@ -275,7 +281,7 @@ void TimeTables::cut(int core) {
   for (const PlanLoop& l : plan.loops) if (l.variable >= 0) loops[l.variable] = {l.step.constant() ? std::max<i64>(1, l.step.c) : 1, l.start.constant() && l.stop.constant() && l.step.constant() ? ceil_div(std::max<i64>(0, l.stop.c - l.start.c), std::max<i64>(1, l.step.c)) : 64};
   i32 next = 0;
   for (auto& [key, list] : members) {
-    const i64 size = key == -1 ? i64(plan.chip["sbuf_bytes_per_partition"]) : key == -2 ? i64(plan.chip["psum_bytes_per_partition"]) : std::max<i64>(1, plan.buffer_bytes[key]);
+    const i64 size = key < 0 ? on_chip_size(key == -1 ? Space::sbuf : Space::psum) : std::max<i64>(1, plan.buffer_bytes[key]);
     std::set<i64> breaks{0, size};
     auto cut_at = [&](i64 x) { if (x > 0 && x < size && breaks.size() < 16384) breaks.insert(x); };
     for (i32 o : list) {

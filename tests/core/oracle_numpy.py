@@ -101,11 +101,11 @@ class Oracle:
         self.slots: dict[int, int] = {}
         self.registers: dict[int, int] = {}
         self.hbm: dict[int, np.ndarray] = {}
+        self.begun: dict[int, np.ndarray] = {}  # PSUM tensor: which bytes of PSUM were written through it since it began
         self.chip: list[dict[str, np.ndarray]] = []
         for _ in range(program.cores):
             self.chip.append({
-                "sbuf": np.zeros((128, SBUF_BYTES), np.uint8), "psum": np.zeros((128, PSUM_BYTES), np.uint8),
-                "begun": np.zeros((128, PSUM_BYTES), bool), "vector": np.zeros(128, F32), "scalar": np.zeros(128, F32),
+                "sbuf": np.zeros((128, SBUF_BYTES), np.uint8), "psum": np.zeros((128, PSUM_BYTES), np.uint8), "vector": np.zeros(128, F32), "scalar": np.zeros(128, F32),
             })  # fmt: skip
         self.core = 0
         for index, tensor in enumerate(program.tensors):
@@ -190,6 +190,8 @@ class Oracle:
             keep = valid.reshape(flat.shape)
             flat, data = flat[keep], data[keep]
         memory[flat[..., None] + np.arange(dtype.itemsize)] = data
+        if self.tables["buffers"][self.tables["accesses"][access][0]][1] == 2:
+            self.begun_of(access)[flat[..., None] + np.arange(dtype.itemsize)] = True
 
     # ------------------------------------------------------------------------------------ control
 
@@ -289,13 +291,10 @@ class Oracle:
     # ------------------------------------------------------------------------------------ instructions
 
     def do_tensor_begin(self, dst: Any, engine: str) -> None:
-        if self.tables["buffers"][self.tables["accesses"][dst.access][0]][1] == 2:
-            self.mark(dst.access, False)
+        self.begun.pop(self.tables["accesses"][dst.access][0], None)
 
-    def mark(self, access: int, value: bool) -> None:
-        _, address, _ = self.place(access)
-        size = numpy_dtype(DTYPES[self.tables["accesses"][access][1]]).itemsize
-        self.chip[self.core]["begun"].reshape(-1)[address[..., None] + np.arange(size)] = value
+    def begun_of(self, access: int) -> np.ndarray:
+        return self.begun.setdefault(self.tables["accesses"][access][0], np.zeros(128 * PSUM_BYTES, bool))
 
     def do_memset(self, dst: Any, value: Any, engine: str) -> None:
         shape = self.place(dst.access)[1].shape
@@ -334,7 +333,8 @@ class Oracle:
             a, b = (self.read(x.access) for x in (data1, data2))
             wide = (a, b) if op in ("left_shift", "right_shift") else (a.astype(np.int64), b.astype(np.int64))
             result = self.alu(op, *wide)
-            self.write(dst.access, result, raw=op in BITWISE)
+            wraps = op in BITWISE or self.read(dst.access).dtype.itemsize == 4
+            self.write(dst.access, result, raw=wraps)
         else:
             self.write(dst.access, self.alu(op, self.floats(data1.access), self.floats(data2.access)))
 
@@ -350,7 +350,8 @@ class Oracle:
             result = one(op0, values, operand0, reverse0)
             if op1:
                 result = one(op1, result.astype(kind) if op1.endswith("shift") else result, operand1, reverse1)
-            self.write(dst.access, result, raw=op0 in BITWISE or (op1 or "") in BITWISE)
+            wraps = op0 in BITWISE or (op1 or "") in BITWISE or self.read(dst.access).dtype.itemsize == 4
+            self.write(dst.access, result, raw=wraps)
             return
         result = np.asarray(self.alu(op0, self.floats(data.access), self.scalar(operand0), reverse0), F32)
         if op1:
@@ -522,10 +523,9 @@ class Oracle:
 
     def into_psum(self, dst: Any, product: np.ndarray, accumulate: Any) -> None:
         _, address, _ = self.place(dst.access)
-        begun = self.chip[self.core]["begun"].reshape(-1)[address].reshape(product.shape)
+        begun = self.begun_of(dst.access)[address].reshape(product.shape)
         add = begun if accumulate is None else np.full(product.shape, bool(accumulate))
         self.write(dst.access, np.where(add, self.floats(dst.access) + product, product))
-        self.mark(dst.access, True)
 
     def do_nc_matmul(self, dst: Any, stationary: Any, moving: Any, is_stationary_onezero: bool, is_moving_onezero: bool, is_transpose: bool, accumulate: Any, tile_position: Any, tile_size: Any, perf_mode: str, engine: str) -> None:  # noqa: E501
         a, b = self.floats(stationary.access), self.floats(moving.access)
@@ -585,8 +585,9 @@ class Oracle:
     def do_nonzero_with_count(self, dst: Any, src: Any, index_offset: int, padding_val: int, engine: str) -> None:
         values = self.floats(src.access)
         width = self.read(dst.access).shape[1]
-        out = np.full((len(values), width), padding_val, np.int64)
-        for p in range(len(values)):
+        out = self.read(dst.access).astype(np.int64)
+        for p in range(0, len(values), 16):  # the first partition of each GpSimd core
+            out[p] = padding_val
             hits = np.flatnonzero(values[p])
             out[p, : len(hits)] = hits + index_offset
             out[p, -1] = len(hits)

@@ -284,7 +284,13 @@ void register_builder(py::module_& m) {
       .def("unroll_iteration", [](B b) { b.b.unroll_iteration(); })
       .def("unroll_end", [](B b) { b.b.unroll_end(); })
       .def("_binary", [](B b, int op, py::handle x, py::handle y) { Program& p = *b.b.program; return expression_object(b.b.program, p.expressions.binary(Node(op), expression_of(p, x), expression_of(p, y))); })
-      .def("finish", [](B b) { PyProgram r; r.program = b.b.finish(); return r; });
+      .def("set_kind", [](B b, T t, const std::string& kind) {
+        auto it = std::find(buffer_kind_names.begin(), buffer_kind_names.end(), kind);
+        if (it == buffer_kind_names.end()) throw Error(Category::configuration, "'" + kind + "' is not a kind of HBM tensor", b.b.place(), "use input, output, inout, internal or private");
+        b.b.set_kind(t.id, BufferKind(it - buffer_kind_names.begin()));
+      })
+      .def("snapshot", [](B b, bool capacity) { PyProgram r; r.program = b.b.snapshot(capacity); return r; }, py::arg("capacity") = true)
+      .def("finish", [](B b, bool capacity) { PyProgram r; r.program = b.b.finish(capacity); return r; }, py::arg("capacity") = true);
 }
 
 }  // namespace core::python

@@ -60,5 +60,10 @@ class Builder(BuilderBase):
         frame = sys._getframe(1)
         self.source(frame.f_code.co_filename, frame.f_lineno)
 
-    def finish(self) -> Program:
-        return Program(super().finish())
+    def finish(self, capacity: bool = True) -> Program:
+        """Places tensors, verifies, ends the builder. capacity=False: automatic tensors may exceed SBUF and PSUM."""
+        return Program(super().finish(capacity))
+
+    def snapshot(self, capacity: bool = True) -> Program:
+        """The program so far; the builder goes on. Open loops are an error, open unrolled ones are not."""
+        return Program(super().snapshot(capacity))

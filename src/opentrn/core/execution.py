@@ -65,18 +65,19 @@ def execute(
     on_print: Callable[[str, np.ndarray], None] | None = None,
     activation_ranges: bool = False,
     check: bool = True,
+    uninitialised: str | None = None,
     parallel: bool = True,
     step_limit: int = 1 << 40,
 ) -> dict[str, np.ndarray]:
     """Runs a program; returns its outputs (and inouts) by name.
 
-    inputs: arrays of the tensors' dtypes and shapes. symbols: their values. check=False: unwritten memory reads
-    as NaN instead of raising. activation_ranges: the documented input ranges of activation functions hold.
+    inputs: arrays of the tensors' dtypes and shapes. symbols: their values. check=False (or uninitialised="nan"):
+    unwritten memory reads as NaN (integers: 4) instead of raising, and races between cores go unnoticed. activation_ranges: the documented input ranges of activation functions hold.
     step_limit: instructions after which a program counts as endless.
     """
     return execute_ranks(
         [program], [inputs], symbols, on_print=on_print, activation_ranges=activation_ranges, check=check,
-        parallel=parallel, step_limit=step_limit,
+        uninitialised=uninitialised, parallel=parallel, step_limit=step_limit,
     )[0]  # fmt: skip
 
 
@@ -88,12 +89,16 @@ def execute_ranks(
     on_print: Callable[[str, np.ndarray], None] | None = None,
     activation_ranges: bool = False,
     check: bool = True,
+    uninitialised: str | None = None,
     parallel: bool = True,
     step_limit: int = 1 << 40,
 ) -> list[dict[str, np.ndarray]]:
     """Runs one program per rank, with collectives between them; one dict of outputs per rank."""
     if len(programs) != len(inputs):
         raise ConfigurationError(f"{len(programs)} programs and {len(inputs)} sets of inputs")
+    if uninitialised not in (None, "error", "nan"):
+        raise ConfigurationError(f"uninitialised='{uninitialised}'", cure="use error or nan")
+    check = check and uninitialised != "nan"
     use_library_gemm()
     values = dict(symbols or {})
     prepared = [_prepare(program, given, values) for program, given in zip(programs, inputs, strict=True)]

@@ -1,0 +1,37 @@
+"""The timing model against published durations: the bars, by family, and the order within each chain of versions."""
+
+from __future__ import annotations
+
+from opentrn.core.library.measured import median_error, rank_correlation, rows, table
+
+
+def test_modern_kernels_are_within_ten_per_cent() -> None:
+    assert median_error("check", "modern") <= 0.10
+
+
+def test_classic_kernels_are_within_twenty_per_cent() -> None:
+    assert median_error("check", "classic") <= 0.20
+
+
+def test_versions_keep_their_order() -> None:
+    for chain in {row.chain for row in rows() if row.chain}:
+        assert rank_correlation(chain) >= 0.9, chain
+
+
+def test_fp32_flops_count_as_the_profiler_counts_them() -> None:
+    """Two hardware passes per fp32 product: NKIBench's counter for the transposed product, exactly."""
+    from opentrn.core import Builder, time
+
+    b = Builder(chip="trn1")
+    a, m = b.sbuf("a", (128, 128), "float32"), b.sbuf("m", (128, 512), "float32")
+    p = b.psum("p", (128, 512), "float32")
+    with b.loop(0, 4096 // 128), b.loop(0, 11264 // 512), b.loop(0, 2048 // 128):
+        b.emit("nc_matmul", dst=p, stationary=a, moving=m)
+    assert time(b.finish()).hardware_flops == 377_957_122_048
+
+
+def test_the_table_lists_every_kernel_with_its_role() -> None:
+    text = table()
+    for row in rows():
+        assert row.name in text and row.role in ("fit", "check")
+    assert "unvalidated" in text
