@@ -20,8 +20,8 @@ namespace {
 
 // Results up to these sizes have bytes in a dry run. Integers and booleans are masks, positions and routing: they may be
 // larger before they lose their values.
-constexpr size_t kBackedFloatBytes = size_t{64} << 10;
-constexpr size_t kBackedIntegerBytes = size_t{8} << 20;
+std::atomic<size_t> backed_float_bytes{size_t{64} << 10};
+std::atomic<size_t> backed_integer_bytes{size_t{8} << 20};
 constexpr size_t kMostPlans = 1 << 16;
 
 std::atomic<bool> dry_mode{false};
@@ -249,6 +249,11 @@ bool restores(const OperatorTraits& traits, const Scan& scan) {
 
 }  // namespace
 
+void set_backing_limits(size_t float_bytes, size_t integer_bytes) {
+  backed_float_bytes = float_bytes;
+  backed_integer_bytes = integer_bytes;
+}
+
 bool mode() { return dry_mode.load(std::memory_order_relaxed); }
 bool set_mode(bool on) { return dry_mode.exchange(on); }
 void count_unbacked(int by) { unbacked_storages.fetch_add(by, std::memory_order_relaxed); }
@@ -256,7 +261,7 @@ bool concerned() { return mode() || unbacked_storages.load(std::memory_order_rel
 
 bool gets_bytes(size_t bytes, at::ScalarType type) {
   if (!mode()) return true;
-  return bytes <= (is_integer(type) ? kBackedIntegerBytes : kBackedFloatBytes);
+  return bytes <= (is_integer(type) ? backed_integer_bytes : backed_float_bytes).load(std::memory_order_relaxed);
 }
 
 bool run(const c10::OperatorHandle& op, OperatorTraits& traits, torch::jit::Stack* stack, const HostKernel* kernel) {

@@ -26,6 +26,10 @@ void count_unbacked(int by);  // storages without bytes that exist
 // Whether a fresh storage gets bytes in the present mode.
 bool gets_bytes(size_t bytes, at::ScalarType type);
 
+// Up to how many bytes a storage of floats, and of integers or booleans, has bytes in a dry run. With 0 for floats
+// every float is inferred, which is how tests hold inference against real runs.
+void set_backing_limits(size_t float_bytes, size_t integer_bytes);
+
 // Runs `op` in a dry run. Returns false where the operator has to run really.
 bool run(const c10::OperatorHandle& op, OperatorTraits& traits, torch::jit::Stack* stack, const HostKernel* kernel);
 

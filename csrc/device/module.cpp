@@ -133,6 +133,7 @@ void bind_clock(py::module_& m) {
 void bind_dry(py::module_& m) {
   m.def("set_dry", &dry::set_mode, "Turns dry mode on or off; returns the mode before.");
   m.def("is_dry", &dry::mode);
+  m.def("set_backing_limits", &dry::set_backing_limits, py::arg("float_bytes"), py::arg("integer_bytes"));
   m.def("is_backed", [](const at::Tensor& tensor) { return !is_unbacked(tensor); });
   m.def("unbacked_exist", &dry::concerned);
   m.def("stand_in_ledger", [] {

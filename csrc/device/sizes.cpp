@@ -46,7 +46,7 @@ void expand_masks(const OperatorTraits& traits, c10::IValue& value) {
 }  // namespace
 
 void adapt_data_dependent(const OperatorTraits& traits, torch::jit::Stack& stack, Scan& scan_result) {
-  if (!is_indexing(traits) || scan_result.all_backed) return;
+  if (!is_indexing(traits)) return;
   c10::IValue& indices = stack[stack.size() - traits.argument_count + 1];
   if (!indices.isOptionalTensorList()) return;
   expand_masks(traits, indices);

@@ -79,15 +79,22 @@ def parse_side(text: str, *, dry: bool = False) -> Side:
     return Side(text, dry=dry)
 
 
+# The limits of a plain dry run, in bytes (csrc/device/dry.cpp).
+_FLOAT_LIMIT, _INTEGER_LIMIT = 64 << 10, 8 << 20
+
+
 @contextlib.contextmanager
 def _dry_run() -> Iterator[None]:
     from opentrn.device import _C  # type: ignore[attr-defined]
 
+    # No float has bytes, however small, or the small samples of the database would simply run.
+    _C.set_backing_limits(0, _INTEGER_LIMIT)
     previous = _C.set_dry(True)
     try:
         yield
     finally:
         _C.set_dry(previous)
+        _C.set_backing_limits(_FLOAT_LIMIT, _INTEGER_LIMIT)
 
 
 @contextlib.contextmanager
