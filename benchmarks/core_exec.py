@@ -3,7 +3,8 @@
     python -m benchmarks.core_exec --json
     {"ratio_bf16": ..., "ratio_fp32": ..., "ratio_fused": ...}
 
-ratio_bf16 and ratio_fp32: a tiled 2048^3 matmul program against fp32 torch.mm; ratio_fused: RMSNorm + matmul + SiLU in
+ratio_bf16 and ratio_fp32: a tiled 2048^3 matmul program against fp32 torch.mm; ratio_fused: RMSNorm +
+matmul + SiLU in
 fp32 against the same in eager PyTorch. Best of several runs, interleaved.
 """
 
@@ -61,13 +62,15 @@ def main() -> None:
     def run(name: str, program: object, inputs: dict[str, np.ndarray]) -> None:
         results[name] = next(iter(execute(program, inputs, symbols).values()))  # type: ignore[arg-type]
 
-    seconds = best_of({
-        "mm": lambda: torch.mm(ta, tb),
-        "fp32": lambda: run("fp32", programs["float32"], {"a": a, "b": b}),
-        "bf16": lambda: run("bf16", programs["bfloat16"], halves),
-        "eager": eager,
-        "fused": lambda: run("fused", fused, {"x": a, "w": b}),
-    })  # fmt: skip
+    seconds = best_of(
+        {
+            "mm": lambda: torch.mm(ta, tb),
+            "fp32": lambda: run("fp32", programs["float32"], {"a": a, "b": b}),
+            "bf16": lambda: run("bf16", programs["bfloat16"], halves),
+            "eager": eager,
+            "fused": lambda: run("fused", fused, {"x": a, "w": b}),
+        }
+    )
     np.testing.assert_allclose(results["fp32"], torch.mm(ta, tb).numpy(), rtol=1e-3, atol=1e-2)
     np.testing.assert_allclose(results["fused"], eager().numpy(), rtol=1e-3, atol=1e-2)
     report = {

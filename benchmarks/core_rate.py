@@ -3,7 +3,8 @@
     python -m benchmarks.core_rate --json
     {"instructions_per_s": ..., "kernel_s": ..., "trace_us_per_instruction": ...}
 
-instructions_per_s: a tiled matmul, timing only, extrapolation off. kernel_s: a Python-unrolled matmul of 131,000
+instructions_per_s: a tiled matmul, timing only, extrapolation off. kernel_s: a Python-unrolled matmul of
+131,000
 instructions timed (extrapolation on). trace_us_per_instruction: building that kernel through the builder.
 """
 
@@ -18,7 +19,9 @@ from opentrn.core.library.matmul import matmul_program
 
 
 def unrolled_matmul(rows: int = 32, columns: int = 16, depth: int = 64) -> tuple[Program, float, int]:
-    """A kernel as a front end traces it: Python loops with marked iterations. (program, seconds, instructions)."""
+    """A kernel as a front end traces it: Python loops with marked iterations. (program, seconds,
+    instructions).
+    """
     start = clock.perf_counter()
     b = Builder(name="unrolled")
     m, n, k = rows * 128, columns * 512, depth * 128
@@ -29,8 +32,11 @@ def unrolled_matmul(rows: int = 32, columns: int = 16, depth: int = 64) -> tuple
     for i in range(rows):
         b.unroll_iteration()
         left = b.sbuf("left", (128, depth * 128), "bfloat16")
-        b.emit("dma_copy", dst=b.access(left, ((depth * 128, 128), (128, depth), (1, 128))),
-               src=b.access(a, ((m, 128), (128 * m, depth), (1, 128)), i * 128))  # fmt: skip
+        b.emit(
+            "dma_copy",
+            dst=b.access(left, ((depth * 128, 128), (128, depth), (1, 128))),
+            src=b.access(a, ((m, 128), (128 * m, depth), (1, 128)), i * 128),
+        )
         b.unroll_begin()
         for j in range(columns):
             b.unroll_iteration()
@@ -39,11 +45,18 @@ def unrolled_matmul(rows: int = 32, columns: int = 16, depth: int = 64) -> tuple
             for d in range(depth // 4):
                 b.unroll_iteration()
                 right = b.sbuf("right", (128, 4 * 512), "bfloat16")
-                b.emit("dma_copy", dst=b.access(right, ((2048, 128), (512, 4), (1, 512))),
-                       src=b.access(w, ((n, 128), (128 * n, 4), (1, 512)), d * 512 * n + j * 512))  # fmt: skip
+                b.emit(
+                    "dma_copy",
+                    dst=b.access(right, ((2048, 128), (512, 4), (1, 512))),
+                    src=b.access(w, ((n, 128), (128 * n, 4), (1, 512)), d * 512 * n + j * 512),
+                )
                 for s in range(4):
-                    b.emit("nc_matmul", dst=b.access(total), moving=b.access(right, ((2048, 128), (1, 512)), s * 512),
-                           stationary=b.access(left, ((depth * 128, 128), (1, 128)), (4 * d + s) * 128))  # fmt: skip
+                    b.emit(
+                        "nc_matmul",
+                        dst=b.access(total),
+                        moving=b.access(right, ((2048, 128), (1, 512)), s * 512),
+                        stationary=b.access(left, ((depth * 128, 128), (1, 128)), (4 * d + s) * 128),
+                    )
                 emitted += 5
             b.unroll_end()
             out = b.sbuf("out", (128, 512), "bfloat16")
@@ -75,12 +88,16 @@ def main() -> None:
         start = clock.perf_counter()
         time(fresh)
         seconds = min(seconds, clock.perf_counter() - start)
-    print(json.dumps({
-        "instructions_per_s": round(rate),
-        "kernel_s": round(seconds, 5),
-        "kernel_instructions": emitted,
-        "trace_us_per_instruction": round(1e6 * traced / emitted, 3),
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "instructions_per_s": round(rate),
+                "kernel_s": round(seconds, 5),
+                "kernel_instructions": emitted,
+                "trace_us_per_instruction": round(1e6 * traced / emitted, 3),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -11,14 +11,26 @@ import pybind11
 HERE = Path(__file__).parent
 TARGET = HERE.parents[1] / "src/opentrn/core" / ("_C" + sysconfig.get_config_var("EXT_SUFFIX"))
 OBJECTS = Path(os.environ.get("OPENTRN_CORE_OBJECTS", "/tmp/opentrn-core-objects"))
-FLAGS = ["-O3", "-std=c++20", "-fvisibility=hidden", "-fPIC", "-fopenmp", "-Wall", "-Wno-sign-compare", "-Wno-unknown-pragmas", "-g0"]
+FLAGS = [
+    "-O3",
+    "-std=c++20",
+    "-fvisibility=hidden",
+    "-fPIC",
+    "-fopenmp",
+    "-Wall",
+    "-Wno-sign-compare",
+    "-Wno-unknown-pragmas",
+    "-g0",
+]
 
 # Compiled once per program or less: quick to build is better than quick to run.
 COLD = ("control", "expression", "fold", "parallel", "place", "program", "table")
 
 
 def newest_of(dependencies: Path, source: Path) -> float:
-    """The newest file a source includes, from the list the compiler wrote last time; every header without one."""
+    """The newest file a source includes, from the list the compiler wrote last time; every header without
+    one.
+    """
     if dependencies.exists():
         names = dependencies.read_text().replace("\\\n", " ").split()[1:]
         return max(Path(name).stat().st_mtime for name in names if Path(name).exists())
@@ -37,7 +49,22 @@ def main() -> None:
             continue
         print(source.name, flush=True)
         cold = ["-O1"] if source.parent.name == "python" or source.stem in COLD else []
-        subprocess.run(["g++", *FLAGS, *cold, *includes, "-MMD", "-MF", str(listed), "-c", str(source), "-o", str(target)], check=True)
+        subprocess.run(
+            [
+                "g++",
+                *FLAGS,
+                *cold,
+                *includes,
+                "-MMD",
+                "-MF",
+                str(listed),
+                "-c",
+                str(source),
+                "-o",
+                str(target),
+            ],
+            check=True,
+        )
     subprocess.run(["g++", "-shared", "-fopenmp", *objects, "-o", str(TARGET)], check=True)
     print(TARGET)
 

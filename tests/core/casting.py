@@ -16,8 +16,15 @@ from opentrn.core.execution import numpy_dtype
 FLOATS = ("float32", "bfloat16", "float16")
 SMALL_FLOATS = ("float8_e4m3", "float8_e4m3fn", "float8_e5m2")
 INTEGERS = ("int32", "uint32", "int16", "uint16", "int8", "uint8")
-TOLERANCE = {"float32": 2e-5, "tfloat32": 2e-3, "bfloat16": 1.6e-2, "float16": 2e-3, "float8_e4m3": 0.13,
-             "float8_e4m3fn": 0.13, "float8_e5m2": 0.26}  # fmt: skip
+TOLERANCE = {
+    "float32": 2e-5,
+    "tfloat32": 2e-3,
+    "bfloat16": 1.6e-2,
+    "float16": 2e-3,
+    "float8_e4m3": 0.13,
+    "float8_e4m3fn": 0.13,
+    "float8_e5m2": 0.26,
+}
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,9 @@ def values(dtype: str, shape: tuple[int, ...], seed: int, low: float = -4.0, hig
     rng = np.random.default_rng(seed)
     if dtype in INTEGERS:
         info = np.iinfo(numpy_dtype(dtype))
-        return rng.integers(max(info.min, -1000), min(info.max, 1000), shape, endpoint=True).astype(numpy_dtype(dtype))
+        return rng.integers(max(info.min, -1000), min(info.max, 1000), shape, endpoint=True).astype(
+            numpy_dtype(dtype)
+        )
     return rng.uniform(low, high, shape).astype(np.float32).astype(numpy_dtype(dtype))
 
 
@@ -84,7 +93,15 @@ class Case:
         self.read_back: list[tuple[Any, str]] = []
         self.seed = seed
 
-    def tile(self, shape: tuple[int, ...], dtype: str, space: str = "sbuf", data: np.ndarray | None = None, low: float = -4.0, high: float = 4.0) -> Any:  # noqa: E501
+    def tile(
+        self,
+        shape: tuple[int, ...],
+        dtype: str,
+        space: str = "sbuf",
+        data: np.ndarray | None = None,
+        low: float = -4.0,
+        high: float = 4.0,
+    ) -> Any:
         """An on-chip tensor filled with data (random where None)."""
         name = f"t{len(self.inputs)}"
         if data is None:
@@ -101,7 +118,16 @@ class Case:
             self.builder.emit("tensor_copy", dst=tile, src=staged)
         return tile
 
-    def operand(self, pattern: Pattern, dtype: str, place: tuple[int, int] = (0, 128), space: str = "sbuf", data: np.ndarray | None = None, low: float = -4.0, high: float = 4.0) -> Any:  # noqa: E501
+    def operand(
+        self,
+        pattern: Pattern,
+        dtype: str,
+        place: tuple[int, int] = (0, 128),
+        space: str = "sbuf",
+        data: np.ndarray | None = None,
+        low: float = -4.0,
+        high: float = 4.0,
+    ) -> Any:
         """An access with that pattern into a tensor of its own."""
         row = pattern.row
         tile = self.tile((128, row), dtype, space, data, low, high)
@@ -110,10 +136,14 @@ class Case:
 
     def keep(self, access: Any) -> Any:
         """The access's whole tensor becomes an output."""
-        self.read_back.append((access.tensor if hasattr(access, "tensor") else access, f"out{len(self.read_back)}"))
+        self.read_back.append(
+            (access.tensor if hasattr(access, "tensor") else access, f"out{len(self.read_back)}")
+        )
         return access
 
-    def run(self, exact: bool = True, tolerance: dict[str, float] | None = None, **options: Any) -> dict[str, np.ndarray]:
+    def run(
+        self, exact: bool = True, tolerance: dict[str, float] | None = None, **options: Any
+    ) -> dict[str, np.ndarray]:
         """Executes, compares every kept tensor with the oracle, returns the outputs."""
         for tensor, name in self.read_back:
             out = self.builder.hbm(name, tensor.shape, tensor.dtype, kind="output")
@@ -125,7 +155,11 @@ class Case:
         program = self.builder.finish()
         found, expected = execute(program, self.inputs, **options), interpret(program, self.inputs)
         for tensor, name in self.read_back:
-            compare(found[name], expected[name], None if exact else (tolerance or TOLERANCE).get(tensor.dtype, 0.0))
+            compare(
+                found[name],
+                expected[name],
+                None if exact else (tolerance or TOLERANCE).get(tensor.dtype, 0.0),
+            )
         return found
 
 
@@ -134,4 +168,6 @@ def compare(found: np.ndarray, expected: np.ndarray, tolerance: float | None) ->
     if tolerance is None or found.dtype.kind in "iub":
         np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
     else:
-        np.testing.assert_allclose(found.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(
+            found.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance
+        )

@@ -29,7 +29,26 @@ def hard_values(dtype: str) -> np.ndarray:
     beside = [np.nextafter(x, np.float32(sign * np.inf)) for x in (exact, middle) for sign in (1, -1)]
     rng = np.random.default_rng(1)
     anything = rng.integers(0, 1 << 32, 50000, dtype=np.uint32).view(np.float32)
-    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, 65504, 65519.9, 65520, 448, 464, 240, 248], np.float32)
+    special = np.array(
+        [
+            0.0,
+            -0.0,
+            np.inf,
+            -np.inf,
+            np.nan,
+            1e-45,
+            -1e-45,
+            3.4e38,
+            65504,
+            65519.9,
+            65520,
+            448,
+            464,
+            240,
+            248,
+        ],
+        np.float32,
+    )
     return np.concatenate([exact, middle, *beside, anything, special])
 
 
@@ -53,17 +72,32 @@ def test_every_code_decodes(dtype: str) -> None:
 def test_every_half_decodes() -> None:
     codes = np.arange(1 << 16, dtype=np.uint16)
     for dtype in ("float16", "bfloat16"):
-        np.testing.assert_array_equal(_C.decode(dtype, codes.view(np.uint8)), codes.view(numpy_dtype(dtype)).astype(np.float32))
+        np.testing.assert_array_equal(
+            _C.decode(dtype, codes.view(np.uint8)), codes.view(numpy_dtype(dtype)).astype(np.float32)
+        )
 
 
 @pytest.mark.parametrize("dtype", ("int8", "int16", "int32", "uint8", "uint16", "uint32"))
 def test_integers_round_to_even_and_saturate(dtype: str) -> None:
     rng = np.random.default_rng(2)
     info = np.iinfo(dtype)
-    values = np.concatenate([
-        np.arange(-6, 6, 0.25), rng.uniform(-1e3, 1e3, 5000), rng.uniform(-1e10, 1e10, 5000),
-        [np.inf, -np.inf, np.nan, float(info.max), float(info.min), float(info.max) + 1, float(info.min) - 1, 2.0**31 - 128],
-    ]).astype(np.float32)  # fmt: skip
+    values = np.concatenate(
+        [
+            np.arange(-6, 6, 0.25),
+            rng.uniform(-1e3, 1e3, 5000),
+            rng.uniform(-1e10, 1e10, 5000),
+            [
+                np.inf,
+                -np.inf,
+                np.nan,
+                float(info.max),
+                float(info.min),
+                float(info.max) + 1,
+                float(info.min) - 1,
+                2.0**31 - 128,
+            ],
+        ]
+    ).astype(np.float32)
     np.testing.assert_array_equal(_C.encode(dtype, values).view(dtype), cast(values, dtype))
     assert _C.encode(dtype, np.array([0.5, 1.5, 2.5], np.float32)).view(dtype).tolist() == [0, 2, 2]
 

@@ -11,8 +11,13 @@ import pytest
 
 from opentrn.core import Builder, execute, execute_ranks, time
 from opentrn.errors import (
-    CapacityError, ConfigurationError, OpenTRNError, OutOfBoundsError, UndefinedBehaviourError, UnsupportedError,
-)  # fmt: skip
+    CapacityError,
+    ConfigurationError,
+    OpenTRNError,
+    OutOfBoundsError,
+    UndefinedBehaviourError,
+    UnsupportedError,
+)
 
 
 def build(chip: str = "trn2", cores: int = 1) -> Builder:
@@ -21,53 +26,146 @@ def build(chip: str = "trn2", cores: int = 1) -> Builder:
     return b
 
 
-def tile(b: Builder, shape: tuple[int, ...] = (128, 64), dtype: str = "float32", space: str = "sbuf", **where: Any) -> Any:
+def tile(
+    b: Builder, shape: tuple[int, ...] = (128, 64), dtype: str = "float32", space: str = "sbuf", **where: Any
+) -> Any:
     made = getattr(b, space)("t", shape, dtype, **where)
     b.emit("memset", dst=made, value=0)
     return made
 
 
 LIMITS: dict[str, tuple[type[OpenTRNError], str, Callable[[Builder], None]]] = {
-    "stationary too wide": (UnsupportedError, "stationary free size is at most 128", lambda b: b.emit(
-        "nc_matmul", dst=b.psum("o", (128, 64), "float32"), stationary=tile(b, (128, 129)), moving=tile(b))),
-    "moving too wide": (UnsupportedError, "moving free size is at most 512", lambda b: b.emit(
-        "nc_matmul", dst=b.psum("o", (64, 513), "float32"), stationary=tile(b), moving=tile(b, (128, 513)))),
-    "contraction differs": (UnsupportedError, "contract over equally many partitions", lambda b: b.emit(
-        "nc_matmul", dst=b.psum("o", (64, 64), "float32"), stationary=tile(b, (64, 64)), moving=tile(b))),
-    "matmul into SBUF": (UnsupportedError, "'dst' may not be in sbuf", lambda b: b.emit(
-        "nc_matmul", dst=tile(b, (64, 64)), stationary=tile(b), moving=tile(b))),
-    "both inputs in PSUM": (UnsupportedError, "not both in PSUM", lambda b: b.emit(
-        "tensor_tensor", dst=tile(b), data1=tile(b, space="psum"), data2=tile(b, space="psum"), op="add")),
-    "element counts differ": (UnsupportedError, "equally many elements", lambda b: b.emit(
-        "tensor_copy", dst=tile(b), src=tile(b, (128, 63)))),
-    "bn_stats too long": (UnsupportedError, "at most 512 elements", lambda b: b.emit(
-        "bn_stats", dst=tile(b, (128, 6)), data=tile(b, (128, 513)))),
-    "partition start": (UnsupportedError, "starts at partition 16", lambda b: b.emit(
-        "memset", dst=b.access(tile(b), ((64, 32), (1, 64)), 16 * 64), value=0)),
-    "wide block in the upper half": (UnsupportedError, "starts at partition 32 with 65", lambda b: b.emit(
-        "memset", dst=b.access(tile(b), ((64, 65), (1, 64)), 32 * 64), value=0)),
-    "one element too far": (OutOfBoundsError, "reaches element 64 of a partition", lambda b: b.emit(
-        "memset", dst=b.access(tile(b), ((64, 128), (1, 64)), 1), value=0)),
-    "one row too far": (OutOfBoundsError, "which has 512", lambda b: b.emit(
-        "dma_copy", dst=tile(b, (9, 64)), src=b.access(b.hbm("x", (8, 64), "float32"), ((64, 9), (1, 64))))),
+    "stationary too wide": (
+        UnsupportedError,
+        "stationary free size is at most 128",
+        lambda b: b.emit(
+            "nc_matmul", dst=b.psum("o", (128, 64), "float32"), stationary=tile(b, (128, 129)), moving=tile(b)
+        ),
+    ),
+    "moving too wide": (
+        UnsupportedError,
+        "moving free size is at most 512",
+        lambda b: b.emit(
+            "nc_matmul", dst=b.psum("o", (64, 513), "float32"), stationary=tile(b), moving=tile(b, (128, 513))
+        ),
+    ),
+    "contraction differs": (
+        UnsupportedError,
+        "contract over equally many partitions",
+        lambda b: b.emit(
+            "nc_matmul", dst=b.psum("o", (64, 64), "float32"), stationary=tile(b, (64, 64)), moving=tile(b)
+        ),
+    ),
+    "matmul into SBUF": (
+        UnsupportedError,
+        "'dst' may not be in sbuf",
+        lambda b: b.emit("nc_matmul", dst=tile(b, (64, 64)), stationary=tile(b), moving=tile(b)),
+    ),
+    "both inputs in PSUM": (
+        UnsupportedError,
+        "not both in PSUM",
+        lambda b: b.emit(
+            "tensor_tensor", dst=tile(b), data1=tile(b, space="psum"), data2=tile(b, space="psum"), op="add"
+        ),
+    ),
+    "element counts differ": (
+        UnsupportedError,
+        "equally many elements",
+        lambda b: b.emit("tensor_copy", dst=tile(b), src=tile(b, (128, 63))),
+    ),
+    "bn_stats too long": (
+        UnsupportedError,
+        "at most 512 elements",
+        lambda b: b.emit("bn_stats", dst=tile(b, (128, 6)), data=tile(b, (128, 513))),
+    ),
+    "partition start": (
+        UnsupportedError,
+        "starts at partition 16",
+        lambda b: b.emit("memset", dst=b.access(tile(b), ((64, 32), (1, 64)), 16 * 64), value=0),
+    ),
+    "wide block in the upper half": (
+        UnsupportedError,
+        "starts at partition 32 with 65",
+        lambda b: b.emit("memset", dst=b.access(tile(b), ((64, 65), (1, 64)), 32 * 64), value=0),
+    ),
+    "one element too far": (
+        OutOfBoundsError,
+        "reaches element 64 of a partition",
+        lambda b: b.emit("memset", dst=b.access(tile(b), ((64, 128), (1, 64)), 1), value=0),
+    ),
+    "one row too far": (
+        OutOfBoundsError,
+        "which has 512",
+        lambda b: b.emit(
+            "dma_copy", dst=tile(b, (9, 64)), src=b.access(b.hbm("x", (8, 64), "float32"), ((64, 9), (1, 64)))
+        ),
+    ),
     "129 partitions": (CapacityError, "129 partitions", lambda b: tile(b, (129, 4))),
     "PSUM too small": (CapacityError, "16384", lambda b: tile(b, (128, 4097), space="psum")),
     "pinned beyond the end": (OutOfBoundsError, "pinned", lambda b: tile(b, address=(0, 229376 - 100))),
-    "double_row of bf16": (UnsupportedError, "double_row takes fp8", lambda b: b.emit(
-        "nc_matmul", dst=b.psum("o", (32, 32), "float32"), stationary=tile(b, (128, 2, 32)), moving=tile(b, (128, 2, 32)), perf_mode="double_row")),
-    "MX before gen4": (UnsupportedError, "generation 4", lambda b: b.emit(
-        "quantize_mx", dst=tile(b, (32, 4), "float8_e4m3fn_x4"), src=tile(b, (32, 16)), dst_scale=tile(b, (32, 4), "uint8"))),
-    "wrong engine": (UnsupportedError, "engine 'tensor' cannot execute", lambda b: b.emit("tensor_copy", dst=tile(b), src=tile(b), engine="tensor")),
-    "unknown operation": (UnsupportedError, "'plus' is not an ALU operation", lambda b: b.emit(
-        "tensor_tensor", dst=tile(b), data1=tile(b), data2=tile(b), op="plus")),
-    "unknown instruction": (UnsupportedError, "'tensor_frobnicate' is not an instruction", lambda b: b.emit("tensor_frobnicate")),
-    "unknown argument": (ConfigurationError, "no argument 'source'", lambda b: b.emit("tensor_copy", dst=tile(b), source=tile(b))),
-    "missing argument": (ConfigurationError, "'src' is missing", lambda b: b.emit("tensor_copy", dst=tile(b))),
-    "number for a tensor": (ConfigurationError, "must be a tensor", lambda b: b.emit("tensor_copy", dst=tile(b), src=3)),
-    "64-bit arithmetic": (UnsupportedError, "8-byte elements", lambda b: b.emit("tensor_copy", dst=tile(b), src=tile(b, dtype="int64"))),
-    "six dimensions": (UnsupportedError, "1 to 5 entries", lambda b: b.access(tile(b), ((64, 128), *((1, 1),) * 5))),
+    "double_row of bf16": (
+        UnsupportedError,
+        "double_row takes fp8",
+        lambda b: b.emit(
+            "nc_matmul",
+            dst=b.psum("o", (32, 32), "float32"),
+            stationary=tile(b, (128, 2, 32)),
+            moving=tile(b, (128, 2, 32)),
+            perf_mode="double_row",
+        ),
+    ),
+    "MX before gen4": (
+        UnsupportedError,
+        "generation 4",
+        lambda b: b.emit(
+            "quantize_mx",
+            dst=tile(b, (32, 4), "float8_e4m3fn_x4"),
+            src=tile(b, (32, 16)),
+            dst_scale=tile(b, (32, 4), "uint8"),
+        ),
+    ),
+    "wrong engine": (
+        UnsupportedError,
+        "engine 'tensor' cannot execute",
+        lambda b: b.emit("tensor_copy", dst=tile(b), src=tile(b), engine="tensor"),
+    ),
+    "unknown operation": (
+        UnsupportedError,
+        "'plus' is not an ALU operation",
+        lambda b: b.emit("tensor_tensor", dst=tile(b), data1=tile(b), data2=tile(b), op="plus"),
+    ),
+    "unknown instruction": (
+        UnsupportedError,
+        "'tensor_frobnicate' is not an instruction",
+        lambda b: b.emit("tensor_frobnicate"),
+    ),
+    "unknown argument": (
+        ConfigurationError,
+        "no argument 'source'",
+        lambda b: b.emit("tensor_copy", dst=tile(b), source=tile(b)),
+    ),
+    "missing argument": (
+        ConfigurationError,
+        "'src' is missing",
+        lambda b: b.emit("tensor_copy", dst=tile(b)),
+    ),
+    "number for a tensor": (
+        ConfigurationError,
+        "must be a tensor",
+        lambda b: b.emit("tensor_copy", dst=tile(b), src=3),
+    ),
+    "64-bit arithmetic": (
+        UnsupportedError,
+        "8-byte elements",
+        lambda b: b.emit("tensor_copy", dst=tile(b), src=tile(b, dtype="int64")),
+    ),
+    "six dimensions": (
+        UnsupportedError,
+        "1 to 5 entries",
+        lambda b: b.access(tile(b), ((64, 128), *((1, 1),) * 5)),
+    ),
     "the other core's tile": (ConfigurationError, "belongs to core", lambda b: _foreign(b)),
-}  # fmt: skip
+}
 
 
 def _foreign(b: Builder) -> None:
@@ -99,7 +197,9 @@ def test_uninitialised_reads() -> None:
     b.source("kernel.py", 77)
     b.emit("tensor_copy", dst=tile(b), src=part)
     program = b.finish()
-    with pytest.raises(UndefinedBehaviourError, match=r"tensor_copy.*'src'.*nothing has written.*kernel.py:77"):
+    with pytest.raises(
+        UndefinedBehaviourError, match=r"tensor_copy.*'src'.*nothing has written.*kernel.py:77"
+    ):
         execute(program, {})
     out = build()
     part = out.sbuf("part", (128, 64), "float32")
@@ -188,15 +288,28 @@ def test_dynamic_bounds_are_checked_as_they_run() -> None:
 
 
 def test_indices_out_of_range_and_duplicates() -> None:
-    for indices, mode, category in (([1, 5], "error", OutOfBoundsError), ([2, 2], "error", UndefinedBehaviourError)):
+    for indices, mode, category in (
+        ([1, 5], "error", OutOfBoundsError),
+        ([2, 2], "error", UndefinedBehaviourError),
+    ):
         b = build()
         index = b.sbuf("index", (2, 1), "int32")
         b.emit("dma_copy", dst=index, src=b.hbm("i", (2, 1), "int32"))
         out = b.hbm("y", (4, 8), "float32", kind="inout")
-        target = b.access(out, ((8, 2), (1, 8)), vector_offset=b.access(index), vector_stride=8, vector_bound=4)
-        b.emit("dma_compute", dst=target, srcs=[target, b.access(tile(b, (2, 8)))], reduce_op="add", oob_mode=mode)
+        target = b.access(
+            out, ((8, 2), (1, 8)), vector_offset=b.access(index), vector_stride=8, vector_bound=4
+        )
+        b.emit(
+            "dma_compute",
+            dst=target,
+            srcs=[target, b.access(tile(b, (2, 8)))],
+            reduce_op="add",
+            oob_mode=mode,
+        )
         with pytest.raises(category):
-            execute(b.finish(), {"i": np.array(indices, np.int32)[:, None], "y": np.zeros((4, 8), np.float32)})
+            execute(
+                b.finish(), {"i": np.array(indices, np.int32)[:, None], "y": np.zeros((4, 8), np.float32)}
+            )
 
 
 def test_an_affine_loop_that_carries_a_value_is_a_race() -> None:
@@ -246,7 +359,9 @@ def test_two_cores_writing_one_place_is_a_race() -> None:
         b.emit("memset", dst=mine, value=1.0)
         b.emit("dma_copy", dst=b.hbm("y", (1, 64), "float32", kind="output"), src=mine)
     program = b.finish()
-    with pytest.raises(UndefinedBehaviourError, match=r"race: core \d writes byte 0 of HBM tensor 'y'.*kernel.py:42"):
+    with pytest.raises(
+        UndefinedBehaviourError, match=r"race: core \d writes byte 0 of HBM tensor 'y'.*kernel.py:42"
+    ):
         execute(program, {})
     assert execute(program, {}, check=False)["y"][0, 0] == 1
 
@@ -257,7 +372,14 @@ def exchange(pipes: tuple[int, int]) -> Any:
         b.core(core)
         mine, other = b.sbuf("mine", (16, 4), "float32"), b.sbuf("other", (16, 4), "float32")
         b.emit("memset", dst=mine, value=10.0 * (core + 1))
-        b.emit("sendrecv", src=mine, dst=other, send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=pipes[core])
+        b.emit(
+            "sendrecv",
+            src=mine,
+            dst=other,
+            send_to_rank=1 - core,
+            recv_from_rank=1 - core,
+            pipe_id=pipes[core],
+        )
         out = b.hbm("y", (32, 4), "float32", kind="output")
         b.emit("dma_copy", dst=b.access(out, ((4, 16), (1, 4)), core * 64), src=other)
     return b.finish()
@@ -266,7 +388,9 @@ def exchange(pipes: tuple[int, int]) -> Any:
 def test_sendrecv_and_deadlock() -> None:
     assert execute(exchange((0, 0)), {})["y"][[0, 16], 0].tolist() == [20.0, 10.0]
     assert time(exchange((0, 0))).nanoseconds > 1000
-    with pytest.raises(UndefinedBehaviourError, match=r"deadlock.*core 0 waits at sendrecv.*core 1 waits at sendrecv"):
+    with pytest.raises(
+        UndefinedBehaviourError, match=r"deadlock.*core 0 waits at sendrecv.*core 1 waits at sendrecv"
+    ):
         execute(exchange((0, 1)), {})
 
 
@@ -292,7 +416,10 @@ def test_collectives_between_ranks() -> None:
         outputs = execute_ranks([program] * 2, [{"x": part} for part in data])
         for found, wanted in zip(outputs, results, strict=True):
             np.testing.assert_array_equal(found["y"], wanted, err_msg=name)
-    permuted = execute_ranks([collective("collective_permute", source_target_pairs=[[0, 1], [1, 0]])] * 2, [{"x": part} for part in data])
+    permuted = execute_ranks(
+        [collective("collective_permute", source_target_pairs=[[0, 1], [1, 0]])] * 2,
+        [{"x": part} for part in data],
+    )
     np.testing.assert_array_equal(permuted[0]["y"], data[1])
     with pytest.raises(ConfigurationError, match="there are 1 ranks"):
         execute(collective("all_reduce", replica_group=groups, op="add"), {"x": data[0]})
@@ -345,7 +472,9 @@ def test_activation_ranges_are_a_mode() -> None:
         return b.finish()
 
     assert execute(program("sin", 9.0), {})["y"][0, 0] == pytest.approx(np.sin(9.0), rel=1e-6)
-    assert execute(program("sin", 9.0), {}, activation_ranges=True)["y"][0, 0] == pytest.approx(27.65, rel=0.01)
+    assert execute(program("sin", 9.0), {}, activation_ranges=True)["y"][0, 0] == pytest.approx(
+        27.65, rel=0.01
+    )
     with pytest.raises(UndefinedBehaviourError, match="defined on"):
         execute(program("log", 1e-30), {}, activation_ranges=True)
 
@@ -355,5 +484,7 @@ def test_device_print() -> None:
     data = tile(b, (2, 3), "bfloat16")
     b.emit("device_print", prefix="data", src=data)
     seen: list = []
-    execute(b.finish(), {}, on_print=lambda prefix, array: seen.append((prefix, array.shape, str(array.dtype))))
+    execute(
+        b.finish(), {}, on_print=lambda prefix, array: seen.append((prefix, array.shape, str(array.dtype)))
+    )
     assert seen == [("data", (2, 3), "bfloat16")]

@@ -1,4 +1,6 @@
-"""Programs written by hand outside NKI: values against NumPy, over whole and ragged sizes; times that make sense."""
+"""Programs written by hand outside NKI: values against NumPy, over whole and ragged sizes; times that make
+sense.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,19 @@ import math
 import numpy as np
 import pytest
 
-from opentrn.core import execute, time
+from opentrn.core import execute
 from opentrn.core.execution import numpy_dtype
 from opentrn.core.library.attention import flash_attention_program
 from opentrn.core.library.fused import rmsnorm_matmul_silu_program
 from opentrn.core.library.matmul import matmul_program
 from opentrn.core.library.rows import pointwise_program, reduction_program, softmax_program
-from opentrn.core.library.signatures import attention_time, matmul_time, pointwise_time, reduction_time, softmax_time
+from opentrn.core.library.signatures import (
+    attention_time,
+    matmul_time,
+    pointwise_time,
+    reduction_time,
+    softmax_time,
+)
 
 RNG = np.random.default_rng(7)
 PEAK = {"bfloat16": 78.6, "float32": 19.7}  # TFLOP/s of one core of trn2
@@ -23,7 +31,9 @@ def normal(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("sizes", ((1, 1, 1), (128, 512, 128), (130, 513, 129), (515, 70, 1100), (600, 1100, 700)))
+@pytest.mark.parametrize(
+    "sizes", ((1, 1, 1), (128, 512, 128), (130, 513, 129), (515, 70, 1100), (600, 1100, 700))
+)
 @pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
 def test_matmul_of_any_size(sizes: tuple[int, int, int], dtype: str) -> None:
     m, n, k = sizes
@@ -39,7 +49,10 @@ def test_matmul_of_any_size(sizes: tuple[int, int, int], dtype: str) -> None:
 
 def test_matmul_does_not_depend_on_threads() -> None:
     program, symbols = matmul_program("bfloat16"), {"M": 1100, "N": 600, "K": 300}
-    inputs = {"a": normal(1100, 300).astype(numpy_dtype("bfloat16")), "b": normal(300, 600).astype(numpy_dtype("bfloat16"))}
+    inputs = {
+        "a": normal(1100, 300).astype(numpy_dtype("bfloat16")),
+        "b": normal(300, 600).astype(numpy_dtype("bfloat16")),
+    }
     one, many = (execute(program, inputs, symbols, parallel=parallel)["c"] for parallel in (False, True))
     np.testing.assert_array_equal(one.view(np.uint16), many.view(np.uint16))
 
@@ -55,7 +68,9 @@ def test_softmax(rows: int, columns: int) -> None:
 @pytest.mark.parametrize("elements", (1, 5, 2048, 2049, 128 * 2048, 128 * 2048 * 2 + 5 * 2048 + 17))
 def test_pointwise_of_any_size(elements: int) -> None:
     x = [normal(elements) for _ in range(3)]
-    found = execute(pointwise_program("float32", 3), {f"x{k}": part for k, part in enumerate(x)}, {"E": elements})["y"]
+    found = execute(
+        pointwise_program("float32", 3), {f"x{k}": part for k, part in enumerate(x)}, {"E": elements}
+    )["y"]
     np.testing.assert_allclose(found, x[0] + x[1] + x[2], rtol=1e-6, atol=1e-6)
     gelu = execute(pointwise_program("float32", 1, "silu"), {"x0": x[0]}, {"E": elements})["y"]
     np.testing.assert_allclose(gelu, x[0] / (1 + np.exp(-x[0])), rtol=1e-5, atol=1e-6)
@@ -73,7 +88,9 @@ def test_reduction(rows: int, columns: int) -> None:
 def test_fused_rmsnorm_matmul_silu() -> None:
     x, w = normal(200, 384), normal(384, 700) / 20
     h = x / np.sqrt((x.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-6) @ w
-    found = execute(rmsnorm_matmul_silu_program("float32"), {"x": x, "w": w}, {"M": 200, "N": 700, "K": 384})["y"]
+    found = execute(rmsnorm_matmul_silu_program("float32"), {"x": x, "w": w}, {"M": 200, "N": 700, "K": 384})[
+        "y"
+    ]
     np.testing.assert_allclose(found, h / (1 + np.exp(-h)), rtol=1e-4, atol=1e-4)
 
 
@@ -87,7 +104,11 @@ def test_flash_attention(causal: bool, head: int) -> None:
         scores = np.where(np.tril(np.ones((length, length), bool)), scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     expected = weights / weights.sum(-1, keepdims=True) @ v
-    found = execute(flash_attention_program(head, "float32", causal), {"q": q, "k": k, "v": v}, {"H": heads, "S": length, "T": length})["o"]
+    found = execute(
+        flash_attention_program(head, "float32", causal),
+        {"q": q, "k": k, "v": v},
+        {"H": heads, "S": length, "T": length},
+    )["o"]
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 

@@ -1,4 +1,6 @@
-"""The timing model against published durations: the bars, by family, and the order within each chain of versions."""
+"""The timing model against published durations: the bars, by family, and the order within each chain of
+versions.
+"""
 
 from __future__ import annotations
 

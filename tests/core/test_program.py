@@ -30,11 +30,20 @@ def everything() -> Program:
         b.core(core)
         b.source("a file.py", 3 + core)
         shared = b.hbm("x", (64, 8), "float32", kind="inout")
-        table = b.hbm("table", (4, 8), "float32", kind="constant", data=np.arange(32, dtype=np.float32).reshape(4, 8))
+        table = b.hbm(
+            "table", (4, 8), "float32", kind="constant", data=np.arange(32, dtype=np.float32).reshape(4, 8)
+        )
         tile, index = b.sbuf("tile", (32, 8), "float32", address=(32, 640)), b.sbuf("index", (32, 1), "int32")
         b.emit("memset", dst=tile, value=float("-inf"), name="fill it")
         b.emit("memset", dst=index, value=core)
-        b.emit("dma_copy", dst=tile, oob_mode="skip", src=b.access(table, ((8, 32), (1, 8)), vector_offset=b.access(index), vector_stride=8, vector_bound=4))
+        b.emit(
+            "dma_copy",
+            dst=tile,
+            oob_mode="skip",
+            src=b.access(
+                table, ((8, 32), (1, 8)), vector_offset=b.access(index), vector_stride=8, vector_bound=4
+            ),
+        )
         counter = b.register(2)
         with b.while_loop(counter):
             b.emit("tensor_scalar", dst=tile, data=tile, op0="add", operand0=1e-30)
@@ -75,7 +84,16 @@ def test_damaged_files_are_found() -> None:
             Program.from_bytes(data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :])
 
 
-@pytest.mark.parametrize("line", ("  tensor_copy vector dst=%9<float32>(0; 1:1) src=(", "  no_such sync", "  tensor_copy abacus", "end", "loop i0 = 0 to"))
+@pytest.mark.parametrize(
+    "line",
+    (
+        "  tensor_copy vector dst=%9<float32>(0; 1:1) src=(",
+        "  no_such sync",
+        "  tensor_copy abacus",
+        "end",
+        "loop i0 = 0 to",
+    ),
+)
 def test_damaged_text_names_its_line(line: str) -> None:
     text = 'program "x" chip trn2 cores 1\ncore 0\n' + line + "\n"
     with pytest.raises(CorruptFileError, match="line 3"):
@@ -137,7 +155,8 @@ def test_unrolled_iterations_fold_to_loops_and_mean_the_same() -> None:
     results = [execute(program, {"x": x})["y"] for program in (flat, folded)]
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], interpret(folded, {"x": x})["y"])
-    # placement differs (each iteration its own tile, or four places in turn), so does the start-up; not by much
+    # placement differs (each iteration its own tile, or four places in turn), so does the start-up; not by
+    # much
     times = [time(program).nanoseconds for program in (flat, folded)]
     assert abs(times[0] / times[1] - 1) < 0.1
 
@@ -200,6 +219,8 @@ def test_tiles_do_not_share_memory_while_both_live() -> None:
 def test_a_symbol_without_a_value_and_a_missing_input_are_named() -> None:
     program = matmul_program("float32")
     with pytest.raises(ConfigurationError, match="symbol 'N'"):
-        execute(program, {"a": np.zeros((4, 4), np.float32), "b": np.zeros((4, 4), np.float32)}, {"M": 4, "K": 4})
+        execute(
+            program, {"a": np.zeros((4, 4), np.float32), "b": np.zeros((4, 4), np.float32)}, {"M": 4, "K": 4}
+        )
     with pytest.raises(ConfigurationError, match="input 'b'"):
         execute(program, {"a": np.zeros((4, 4), np.float32)}, {"M": 4, "K": 4, "N": 4})

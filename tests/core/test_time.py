@@ -24,30 +24,83 @@ def tiles(b: Builder, **shapes: tuple[int, ...]) -> list:
 
 # (what is emitted on a fresh builder, engine, cycles by the published formula)
 COSTS = {
-    "matmul bf16": ("tensor", 512, lambda b, t: b.emit("nc_matmul", dst=t["p"], stationary=t["ah"], moving=t["bh"])),
-    "matmul fp32": ("tensor", 4 * 512, lambda b, t: b.emit("nc_matmul", dst=t["p"], stationary=t["a"], moving=t["b"])),
+    "matmul bf16": (
+        "tensor",
+        512,
+        lambda b, t: b.emit("nc_matmul", dst=t["p"], stationary=t["ah"], moving=t["bh"]),
+    ),
+    "matmul fp32": (
+        "tensor",
+        4 * 512,
+        lambda b, t: b.emit("nc_matmul", dst=t["p"], stationary=t["a"], moving=t["b"]),
+    ),
     "activation": ("scalar", 512, lambda b, t: b.emit("activation", dst=t["b"], op="exp", data=t["c"])),
-    "activation_reduce": ("scalar", 512 + 64, lambda b, t: b.emit("activation_reduce", dst=t["b"], op="exp", data=t["c"], reduce_op="add", reduce_res=t["one"])),
-    "tensor_tensor fp32": ("vector", 2 * 512, lambda b, t: b.emit("tensor_tensor", dst=t["b"], data1=t["b"], data2=t["c"], op="add")),
-    "tensor_tensor half PSUM": ("vector", 512, lambda b, t: b.emit("tensor_tensor", dst=t["b"], data1=t["p2"], data2=t["c"], op="add")),
+    "activation_reduce": (
+        "scalar",
+        512 + 64,
+        lambda b, t: b.emit(
+            "activation_reduce", dst=t["b"], op="exp", data=t["c"], reduce_op="add", reduce_res=t["one"]
+        ),
+    ),
+    "tensor_tensor fp32": (
+        "vector",
+        2 * 512,
+        lambda b, t: b.emit("tensor_tensor", dst=t["b"], data1=t["b"], data2=t["c"], op="add"),
+    ),
+    "tensor_tensor half PSUM": (
+        "vector",
+        512,
+        lambda b, t: b.emit("tensor_tensor", dst=t["b"], data1=t["p2"], data2=t["c"], op="add"),
+    ),
     "tensor_copy bf16": ("vector", 128, lambda b, t: b.emit("tensor_copy", dst=t["bh"], src=t["ch"])),
-    "tensor_scalar": ("vector", 512, lambda b, t: b.emit("tensor_scalar", dst=t["b"], data=t["c"], op0="add", operand0=1.0)),
-    "small": ("vector", 64, lambda b, t: b.emit("tensor_scalar", dst=t["one"], data=t["one"], op0="add", operand0=1.0)),
-    "scan": ("vector", 1024, lambda b, t: b.emit("tensor_tensor_scan", dst=t["b"], data0=t["b"], data1=t["c"], initial=0.0, op0="multiply", op1="add")),
+    "tensor_scalar": (
+        "vector",
+        512,
+        lambda b, t: b.emit("tensor_scalar", dst=t["b"], data=t["c"], op0="add", operand0=1.0),
+    ),
+    "small": (
+        "vector",
+        64,
+        lambda b, t: b.emit("tensor_scalar", dst=t["one"], data=t["one"], op0="add", operand0=1.0),
+    ),
+    "scan": (
+        "vector",
+        1024,
+        lambda b, t: b.emit(
+            "tensor_tensor_scan",
+            dst=t["b"],
+            data0=t["b"],
+            data1=t["c"],
+            initial=0.0,
+            op0="multiply",
+            op1="add",
+        ),
+    ),
     "bn_stats": ("vector", 512, lambda b, t: b.emit("bn_stats", dst=t["six"], data=t["c"])),
     "reciprocal": ("vector", 8 * 512, lambda b, t: b.emit("reciprocal", dst=t["b"], data=t["c"])),
     "memset": ("vector", 256, lambda b, t: b.emit("memset", dst=t["bh"], value=0)),
     "iota": ("gpsimd", 150 + 512, lambda b, t: b.emit("iota", dst=t["b"], pattern=[[1, 512]])),
     "transpose": ("tensor", 128, lambda b, t: b.emit("nc_transpose", dst=t["p128"], data=t["a"])),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", COSTS)
 def test_costs_are_the_published_formulas(case: str) -> None:
     engine, cycles, emit = COSTS[case]
     b = Builder()
-    names = dict(a=(128, 128), ah=(128, 128), b=(128, 512), bh=(128, 512), c=(128, 512), ch=(128, 512), one=(128, 1), six=(128, 6),
-                 p=(128, 512), p2=(128, 512), p128=(128, 128))  # fmt: skip
+    names = dict(
+        a=(128, 128),
+        ah=(128, 128),
+        b=(128, 512),
+        bh=(128, 512),
+        c=(128, 512),
+        ch=(128, 512),
+        one=(128, 1),
+        six=(128, 6),
+        p=(128, 512),
+        p2=(128, 512),
+        p128=(128, 128),
+    )
     emit(b, dict(zip(names, tiles(b, **names), strict=True)))
     busy = time(b.finish()).busy
     assert busy[engine] * constants("trn2")[f"{engine}_ghz"] == pytest.approx(cycles)
@@ -55,7 +108,9 @@ def test_costs_are_the_published_formulas(case: str) -> None:
 
 
 def test_a_dependent_chain_waits_and_an_independent_one_does_not() -> None:
-    """One-element activations: dependent ones issue every 264 cycles (189 ns at 1.4 GHz) as documented; others every 64."""
+    """One-element activations: dependent ones issue every 264 cycles (189 ns at 1.4 GHz) as documented;
+    others every 64.
+    """
 
     def chain(dependent: bool) -> float:
         b = Builder(chip="trn1")
@@ -91,7 +146,10 @@ def test_waits_have_causes_and_the_critical_path_explains_the_duration() -> None
     timing = time(b.finish(), record=True)
     assert [step.engine for step in timing.critical_path] == ["dma", "scalar", "dma"]
     assert timing.critical_path[-1].end == timing.nanoseconds
-    assert any("waits for data of dma_copy (kernel.py:5)" in stall.cause and stall.source == "kernel.py:6" for stall in timing.stalls)
+    assert any(
+        "waits for data of dma_copy (kernel.py:5)" in stall.cause and stall.source == "kernel.py:6"
+        for stall in timing.stalls
+    )
     assert timing.bytes == {"hbm->sbuf": 128 * 512 * 4, "sbuf->hbm": 128 * 512 * 4}
     assert "bound by" in timing.table()
 
@@ -103,7 +161,9 @@ def test_accumulating_matmuls_do_not_wait_for_each_other() -> None:
     for _ in range(16):
         b.emit("nc_matmul", dst=total, stationary=a, moving=m)
     timing = time(b.finish())
-    assert timing.nanoseconds == pytest.approx(16 * 512 / 2.4 + constants("trn2")["matmul_latency_ns"], rel=1e-3)
+    assert timing.nanoseconds == pytest.approx(
+        16 * 512 / 2.4 + constants("trn2")["matmul_latency_ns"], rel=1e-3
+    )
     assert timing.flops == 16 * 2 * 128 * 128 * 512
 
 

@@ -15,10 +15,12 @@ import typer
 
 from opentrn.errors import ConfigurationError
 
-app = typer.Typer(help="Print, verify, time and compare programs of NeuronCore instructions.", no_args_is_help=True)
+app = typer.Typer(
+    help="Print, verify, time and compare programs of NeuronCore instructions.", no_args_is_help=True
+)
 
 SourceArgument = Annotated[str, typer.Argument(help="A program file (bytes or text), or lib:NAME.")]
-SymbolOption = Annotated[list[str], typer.Option("--symbol", "-s", help="NAME=VALUE; may be repeated.")]
+SymbolOption = Annotated[list[str] | None, typer.Option("--symbol", "-s", help="NAME=VALUE; may be repeated.")]
 TOLERATED = 1e-9
 
 
@@ -50,7 +52,9 @@ def load(source: str, chip: str = "trn2", dtype: str = "bfloat16") -> Any:
         return library(source[4:], chip, dtype)
     path = Path(source)
     if not path.is_file():
-        raise ConfigurationError(f"no program file '{source}'", cure="name a file, or lib:matmul for a built-in program")
+        raise ConfigurationError(
+            f"no program file '{source}'", cure="name a file, or lib:matmul for a built-in program"
+        )
     data = path.read_bytes()
     if data.startswith(b"OTRNPRG"):
         return Program.from_bytes(data)
@@ -61,20 +65,27 @@ def load(source: str, chip: str = "trn2", dtype: str = "bfloat16") -> Any:
     return Program.parse(text)
 
 
-def parse_symbols(entries: list[str]) -> dict[str, int]:
+def parse_symbols(entries: list[str] | None) -> dict[str, int]:
     """["M=128"] → {"M": 128}."""
     symbols = {}
-    for entry in entries:
+    for entry in entries or []:
         name, _, value = entry.partition("=")
         try:
             symbols[name] = int(value)
         except ValueError:
-            raise ConfigurationError(f"cannot read symbol '{entry}'", cure="write NAME=INTEGER, e.g. -s M=2048") from None
+            raise ConfigurationError(
+                f"cannot read symbol '{entry}'", cure="write NAME=INTEGER, e.g. -s M=2048"
+            ) from None
     return symbols
 
 
 @app.command("print")
-def print_(source: SourceArgument, chip: str = "trn2", dtype: str = "bfloat16", output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the binary form here.")] = None) -> None:  # noqa: E501
+def print_(
+    source: SourceArgument,
+    chip: str = "trn2",
+    dtype: str = "bfloat16",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the binary form here.")] = None,
+) -> None:
     """Print the text form (it parses back); -o writes the bytes."""
     program = load(source, chip, dtype)
     if output is not None:
@@ -84,19 +95,34 @@ def print_(source: SourceArgument, chip: str = "trn2", dtype: str = "bfloat16", 
 
 
 @app.command()
-def verify(source: SourceArgument, symbol: SymbolOption = [], chip: str = "trn2", dtype: str = "bfloat16") -> None:  # noqa: B006
-    """Check every instruction against the documented limits; exit code 2 and the reason where one is broken."""
+def verify(
+    source: SourceArgument, symbol: SymbolOption = None, chip: str = "trn2", dtype: str = "bfloat16"
+) -> None:
+    """Check every instruction against the documented limits; exit code 2 and the reason where one is
+    broken.
+    """
     program = load(source, chip, dtype)
     symbols = parse_symbols(symbol)
     missing = [name for name in program.symbols if name not in symbols]
     if missing:
-        raise ConfigurationError(f"the program has symbols without a value: {', '.join(missing)}", cure="pass -s NAME=VALUE")
+        raise ConfigurationError(
+            f"the program has symbols without a value: {', '.join(missing)}", cure="pass -s NAME=VALUE"
+        )
     program.verify(symbols)
-    typer.echo(f"{program.name}: {program.instruction_count} instructions, {program.dynamic_count(symbols)} executed: verified")
+    typer.echo(
+        f"{program.name}: {program.instruction_count} instructions, {program.dynamic_count(symbols)} executed: verified"  # noqa: E501
+    )
 
 
 @app.command()
-def time(source: SourceArgument, symbol: SymbolOption = [], chip: str = "trn2", dtype: str = "bfloat16", path: bool = False, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:  # noqa: B006, E501
+def time(
+    source: SourceArgument,
+    symbol: SymbolOption = None,
+    chip: str = "trn2",
+    dtype: str = "bfloat16",
+    path: bool = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
     """Simulate when every instruction runs: engines, bytes, stalls, what bounds it."""
     from opentrn.core.timing import time as simulate
 
@@ -104,8 +130,8 @@ def time(source: SourceArgument, symbol: SymbolOption = [], chip: str = "trn2", 
     timing = simulate(program, parse_symbols(symbol), record=path)
     if as_json:
         typer.echo(json.dumps({
-            "program": timing.program, "chip": timing.chip, "nanoseconds": timing.nanoseconds, "busy": timing.busy,
-            "bytes": timing.bytes, "flops": timing.flops, "instructions": timing.instructions, "bound": timing.bound,
+            "program": timing.program, "chip": timing.chip, "nanoseconds": timing.nanoseconds, "busy": timing.busy,  # noqa: E501
+            "bytes": timing.bytes, "flops": timing.flops, "instructions": timing.instructions, "bound": timing.bound,  # noqa: E501
             "kind": "simulated", "roofline": timing.roofline,
         }))  # fmt: skip
         return
@@ -113,16 +139,24 @@ def time(source: SourceArgument, symbol: SymbolOption = [], chip: str = "trn2", 
     if path:
         typer.echo("critical path:")
         for step in timing.critical_path[:40]:
-            typer.echo(f"  {step.start / 1e3:10.3f} µs {step.engine:<8}{step.instruction} × {step.count} ({step.source})")
+            typer.echo(
+                f"  {step.start / 1e3:10.3f} µs {step.engine:<8}{step.instruction} × {step.count} ({step.source})"  # noqa: E501
+            )
 
 
 @app.command()
-def diff(first: str, second: str, symbol: SymbolOption = [], chip: str = "trn2", dtype: str = "bfloat16") -> None:  # noqa: B006
-    """Compare two programs: their text line by line, their times where symbols are given. Exit code 1 if they differ."""
+def diff(
+    first: str, second: str, symbol: SymbolOption = None, chip: str = "trn2", dtype: str = "bfloat16"
+) -> None:
+    """Compare two programs: their text line by line, their times where symbols are given. Exit code 1 if
+    they differ.
+    """
     from opentrn.core.timing import time as simulate
 
     a, b = load(first, chip, dtype), load(second, chip, dtype)
-    lines = list(difflib.unified_diff(a.text().splitlines(), b.text().splitlines(), first, second, lineterm=""))
+    lines = list(
+        difflib.unified_diff(a.text().splitlines(), b.text().splitlines(), first, second, lineterm="")
+    )
     for line in lines:
         typer.echo(line)
     symbols = parse_symbols(symbol)

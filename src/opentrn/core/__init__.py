@@ -10,7 +10,8 @@
     program = builder.finish()
     execute(program, {"x": array})["y"]; time(program).nanoseconds
 
-The C++ library is csrc/core; this package adds the tables (data/), NumPy in and out, the text form and reports.
+The C++ library is csrc/core; this package adds the tables (data/), NumPy in and out, the text form and
+reports.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from opentrn.core.program import Program
 
 _FLOOR_DIV, _CEIL_DIV, _MODULO, _MINIMUM, _MAXIMUM = 6, 7, 8, 9, 10  # enum Node of csrc/core/expression.h
 
-Index = int | Expr
+Index = Any  # int or Expr
 
 
 class Builder(BuilderBase):
@@ -61,8 +61,10 @@ class Builder(BuilderBase):
         self.source(frame.f_code.co_filename, frame.f_lineno)
 
     def finish(self, capacity: bool = True) -> Program:
-        """Places tensors, verifies, ends the builder. capacity=False: automatic tensors may exceed SBUF and PSUM."""
-        return Program(super().finish(capacity))
+        """Places tensors, verifies, ends the builder. capacity=False: automatic tensors may exceed SBUF
+        and PSUM.
+        """
+        return Program(super().finish() if capacity else super().finish(False))
 
     def snapshot(self, capacity: bool = True) -> Program:
         """The program so far; the builder goes on. Open loops are an error, open unrolled ones are not."""

@@ -18,13 +18,29 @@ from opentrn.errors import ConfigurationError
 
 # Packed types have no NumPy twin: their arrays hold the packed words.
 NUMPY_DTYPES: dict[str, Any] = {
-    "float32": np.float32, "tfloat32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16,
-    "float8_e4m3": ml_dtypes.float8_e4m3, "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2,
-    "float8_e3m4": ml_dtypes.float8_e3m4, "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu,
-    "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64,
-    "uint8": np.uint8, "uint16": np.uint16, "uint32": np.uint32, "uint64": np.uint64, "bool": np.bool_, "float64": np.float64,
-    "float8_e4m3fn_x4": np.uint32, "float8_e5m2_x4": np.uint32, "float4_e2m1fn_x4": np.uint16,
-}  # fmt: skip
+    "float32": np.float32,
+    "tfloat32": np.float32,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float16": np.float16,
+    "float8_e4m3": ml_dtypes.float8_e4m3,
+    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8_e5m2": ml_dtypes.float8_e5m2,
+    "float8_e3m4": ml_dtypes.float8_e3m4,
+    "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu,
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint8": np.uint8,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "uint64": np.uint64,
+    "bool": np.bool_,
+    "float64": np.float64,
+    "float8_e4m3fn_x4": np.uint32,
+    "float8_e5m2_x4": np.uint32,
+    "float4_e2m1fn_x4": np.uint16,
+}
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -34,12 +50,15 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @functools.cache
 def use_library_gemm() -> str:
-    """Gives the core a library's sgemm: torch's where torch is loaded, else NumPy's OpenBLAS. Returns its name.
+    """Gives the core a library's sgemm: torch's where torch is loaded, else NumPy's OpenBLAS. Returns its
+    name.
 
     Without one the core uses its own kernel ("own").
     """
     if "torch" in sys.modules:
-        library = ctypes.CDLL(str(Path(sys.modules["torch"].__file__ or "").parent / "lib" / "libtorch_cpu.so"))
+        library = ctypes.CDLL(
+            str(Path(sys.modules["torch"].__file__ or "").parent / "lib" / "libtorch_cpu.so")
+        )
         if hasattr(library, "sgemm_"):
             single = getattr(library, "MKL_Set_Num_Threads_Local", None)
             _C.set_gemm_hook(_address(library.sgemm_), False, _address(single) if single else 0)
@@ -71,14 +90,23 @@ def execute(
 ) -> dict[str, np.ndarray]:
     """Runs a program; returns its outputs (and inouts) by name.
 
-    inputs: arrays of the tensors' dtypes and shapes. symbols: their values. check=False (or uninitialised="nan"):
-    unwritten memory reads as NaN (integers: 4) instead of raising, and races between cores go unnoticed. activation_ranges: the documented input ranges of activation functions hold.
+    inputs: arrays of the tensors' dtypes and shapes. symbols: their values. check=False (or
+    uninitialised="nan"):
+    unwritten memory reads as NaN (integers: 4) instead of raising, and races between cores go unnoticed.
+    activation_ranges: the documented input ranges of activation functions hold.
     step_limit: instructions after which a program counts as endless.
     """
     return execute_ranks(
-        [program], [inputs], symbols, on_print=on_print, activation_ranges=activation_ranges, check=check,
-        uninitialised=uninitialised, parallel=parallel, step_limit=step_limit,
-    )[0]  # fmt: skip
+        [program],
+        [inputs],
+        symbols,
+        on_print=on_print,
+        activation_ranges=activation_ranges,
+        check=check,
+        uninitialised=uninitialised,
+        parallel=parallel,
+        step_limit=step_limit,
+    )[0]
 
 
 def execute_ranks(
@@ -107,7 +135,14 @@ def execute_ranks(
         (on_print or _print)(prefix, data.view(numpy_dtype(dtype)).reshape(shape))
 
     raw = _C.run(
-        [program.base for program in programs], prepared, values, check, activation_ranges, parallel, step_limit, deliver
+        [program.base for program in programs],
+        prepared,
+        values,
+        check,
+        activation_ranges,
+        parallel,
+        step_limit,
+        deliver,
     )
     return [_collect(program, result, values) for program, result in zip(programs, raw, strict=True)]
 
@@ -116,17 +151,25 @@ def _print(prefix: str, array: np.ndarray) -> None:
     print(prefix, array)
 
 
-def _prepare(program: Program, inputs: Mapping[str, np.ndarray], symbols: dict[str, int]) -> dict[str, np.ndarray]:
+def _prepare(
+    program: Program, inputs: Mapping[str, np.ndarray], symbols: dict[str, int]
+) -> dict[str, np.ndarray]:
     prepared = {}
     for tensor in program.inputs:
         if tensor.name not in inputs:
-            raise ConfigurationError(f"input '{tensor.name}' of '{program.name}' is missing", cure="pass it in inputs")
+            raise ConfigurationError(
+                f"input '{tensor.name}' of '{program.name}' is missing", cure="pass it in inputs"
+            )
         array = np.asarray(inputs[tensor.name])
         expected, shape = numpy_dtype(tensor.dtype), program.shape_of(tensor, symbols)
         if array.dtype != expected and array.dtype.itemsize != expected.itemsize:
-            raise ConfigurationError(f"input '{tensor.name}' is {array.dtype}, the program expects {tensor.dtype}")
+            raise ConfigurationError(
+                f"input '{tensor.name}' is {array.dtype}, the program expects {tensor.dtype}"
+            )
         if tuple(array.shape) != shape:
-            raise ConfigurationError(f"input '{tensor.name}' has shape {tuple(array.shape)}, the program expects {shape}")
+            raise ConfigurationError(
+                f"input '{tensor.name}' has shape {tuple(array.shape)}, the program expects {shape}"
+            )
         array = np.ascontiguousarray(array)
         prepared[tensor.name] = array.reshape(-1).view(np.uint8)
     return prepared
@@ -134,6 +177,8 @@ def _prepare(program: Program, inputs: Mapping[str, np.ndarray], symbols: dict[s
 
 def _collect(program: Program, raw: dict[str, np.ndarray], symbols: dict[str, int]) -> dict[str, np.ndarray]:
     return {
-        tensor.name: raw[tensor.name].view(numpy_dtype(tensor.dtype)).reshape(program.shape_of(tensor, symbols))
+        tensor.name: raw[tensor.name]
+        .view(numpy_dtype(tensor.dtype))
+        .reshape(program.shape_of(tensor, symbols))
         for tensor in program.outputs
     }

@@ -63,7 +63,9 @@ class Program:
             return tuple(tensor.shape)
         from opentrn.core.text import evaluate
 
-        return tuple(evaluate(self, size, symbols or {}) if isinstance(size, Expr) else size for size in tensor.shape)
+        return tuple(
+            evaluate(self, size, symbols or {}) if isinstance(size, Expr) else size for size in tensor.shape
+        )
 
     def verify(self, symbols: Mapping[str, int] | None = None) -> None:
         """Raises where an instruction breaks a documented limit or an access leaves its tensor."""

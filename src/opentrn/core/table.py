@@ -12,8 +12,22 @@ from opentrn.core import _C
 from opentrn.errors import ConfigurationError
 
 DATA = Path(__file__).parent / "data"
-ROLES = ("write", "read", "update", "accumulate", "begin", "any", "alu", "activation", "number", "bool", "list", "text",
-         "register", "engine")  # fmt: skip
+ROLES = (
+    "write",
+    "read",
+    "update",
+    "accumulate",
+    "begin",
+    "any",
+    "alu",
+    "activation",
+    "number",
+    "bool",
+    "list",
+    "text",
+    "register",
+    "engine",
+)
 ACCESS_ROLES = ROLES[:6]
 SPACES = ("hbm", "sbuf", "psum")
 

@@ -1,4 +1,5 @@
-"""The text form of programs: `print(parse(text)) == text` and `parse(print(program))` has the program's bytes.
+"""The text form of programs: `print(parse(text)) == text` and `parse(print(program))` has the program's
+bytes.
 
     program "double" chip trn2 cores 1
     tensor %0 "x" hbm input float32 [128, 512]
@@ -8,7 +9,8 @@
         dma_copy sync dst=%2<float32>(0; 512:128, 1:512) src=%0<float32>(0; 512:128, 1:512) at "kernel.py":7
       end
 
-An access is %tensor<dtype>(offset; stride:count, ...; scalar ACCESS * stride; vector ACCESS * stride < bound).
+An access is %tensor<dtype>(offset; stride:count, ...; scalar ACCESS * stride; vector ACCESS * stride <
+bound).
 Expressions: i0 a loop variable, $M a symbol, @0 a register; + * // ceildiv % min max, fully bracketed.
 """
 
@@ -47,13 +49,22 @@ def evaluate(program: Program, expression: Any, symbols: Mapping[str, int]) -> i
         if op == SYMBOL:
             name = tables["symbols"][a]
             if name not in symbols:
-                raise ConfigurationError(f"symbol '{name}' has no value", cure=f"pass symbols={{'{name}': ...}}")
+                raise ConfigurationError(
+                    f"symbol '{name}' has no value", cure=f"pass symbols={{'{name}': ...}}"
+                )
             return symbols[name]
         if op in (LOOP, REGISTER):
             raise ConfigurationError("a shape depends on a loop variable or register")
         x, y = run(a), run(b)
-        return {4: x + y, 5: x * y, 6: x // y if y else 0, 7: -(-x // y) if y else 0, 8: x % y if y else 0,
-                9: min(x, y), 10: max(x, y)}[op]  # fmt: skip
+        return {
+            4: x + y,
+            5: x * y,
+            6: x // y if y else 0,
+            7: -(-x // y) if y else 0,
+            8: x % y if y else 0,
+            9: min(x, y),
+            10: max(x, y),
+        }[op]
 
     return run(expression.id)
 
@@ -73,9 +84,18 @@ class _Printer:
         return f"({self.expression(a)} {BINARY[op]} {self.expression(b)})"
 
     def access(self, index: int) -> str:
-        (buffer, dtype, offset, dims, scalar, scalar_expression, scalar_stride, vector, vector_stride, bound) = self.tables[
-            "accesses"
-        ][index]
+        (
+            buffer,
+            dtype,
+            offset,
+            dims,
+            scalar,
+            scalar_expression,
+            scalar_stride,
+            vector,
+            vector_stride,
+            bound,
+        ) = self.tables["accesses"][index]
         parts = [
             self.expression(offset),
             ", ".join(f"{self.expression(stride)}:{self.expression(count)}" for stride, count in dims),
@@ -120,9 +140,19 @@ class _Printer:
             yield f"symbol {symbol}"
         for register in tables["registers"]:
             yield f"register {json.dumps(register)}"
-        for index, (name, space, kind, dtype, core, shape, partition, byte, pinned, copies, data) in enumerate(
-            tables["buffers"]
-        ):
+        for index, (
+            name,
+            space,
+            kind,
+            dtype,
+            core,
+            shape,
+            partition,
+            byte,
+            pinned,
+            copies,
+            data,
+        ) in enumerate(tables["buffers"]):
             line = f"tensor %{index} {json.dumps(name)} {SPACES[space]}"
             if KINDS[kind] != "tile":
                 line += f" {KINDS[kind]}"
@@ -156,7 +186,9 @@ class _Printer:
                 name, engine, arguments, source, label = tables["instructions"][index]
                 given = [
                     f"{parameter.name}={self.value(value)}"
-                    for parameter, value in zip(table[name].parameters, tables["arguments"][arguments], strict=True)
+                    for parameter, value in zip(
+                        table[name].parameters, tables["arguments"][arguments], strict=True
+                    )
                     if value[0] != NONE
                 ]
                 words = [name, ENGINES[engine], *given]
@@ -188,8 +220,14 @@ class _Parser:
         self.at = 0
         self.line = 0
         self.tables: dict[str, Any] = {
-            "loop_variables": 0, "symbols": [], "registers": [], "buffers": [], "instructions": [], "loops": [], "steps": [],
-        }  # fmt: skip
+            "loop_variables": 0,
+            "symbols": [],
+            "registers": [],
+            "buffers": [],
+            "instructions": [],
+            "loops": [],
+            "steps": [],
+        }
         self.interned: dict[str, dict[Any, int]] = {
             key: {} for key in ("texts", "expressions", "accesses", "lists", "arguments", "sources")
         }
@@ -288,7 +326,18 @@ class _Parser:
         self.take(")")
         return self.intern(
             "accesses",
-            (buffer, dtype, offset, tuple(dims), scalar, scalar_expression, scalar_stride, vector, vector_stride, bound),
+            (
+                buffer,
+                dtype,
+                offset,
+                tuple(dims),
+                scalar,
+                scalar_expression,
+                scalar_stride,
+                vector,
+                vector_stride,
+                bound,
+            ),
         )
 
     def value(self) -> tuple[int, Any]:
@@ -359,7 +408,9 @@ class _Parser:
         if self.peek() == "data":
             self.take()
             data = base64.b64decode(self.string())
-        self.tables["buffers"].append((name, space, kind, dtype, core, shape, partition, byte, pinned, copies, data))
+        self.tables["buffers"].append(
+            (name, space, kind, dtype, core, shape, partition, byte, pinned, copies, data)
+        )
 
     def instruction(self) -> None:
         name = self.take()
@@ -378,7 +429,9 @@ class _Parser:
         if unknown:
             raise self.fail(f"arguments of {name}, not {', '.join(sorted(unknown))}")
         arguments = tuple(given.get(parameter.name, (NONE, 0)) for parameter in parameters)
-        self.tables["instructions"].append((name, engine, self.intern("arguments", arguments), self.source(), label))
+        self.tables["instructions"].append(
+            (name, engine, self.intern("arguments", arguments), self.source(), label)
+        )
         self.tables["steps"][-1].append((0, len(self.tables["instructions"]) - 1))
 
     def loop(self, open_loops: list[int]) -> None:
@@ -408,7 +461,7 @@ class _Parser:
 
     def parse(self, text: str) -> dict[str, Any]:
         open_loops: list[int] = []
-        for self.line, line in enumerate(text.splitlines(), 1):  # noqa: B020
+        for self.line, line in enumerate(text.splitlines(), 1):
             self.tokens, self.at = _TOKEN.findall(line), 0
             if not self.tokens or line.lstrip().startswith("#"):
                 continue

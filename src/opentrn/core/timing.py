@@ -105,7 +105,7 @@ class Timing:
     def table(self) -> str:
         """What a kernel author wants to know, as lines of text."""
         lines = [
-            f"{self.program} on {self.chip}: {self.nanoseconds / 1e3:.3f} µs simulated, {self.cycles():.0f} Tensor cycles, "
+            f"{self.program} on {self.chip}: {self.nanoseconds / 1e3:.3f} µs simulated, {self.cycles():.0f} Tensor cycles, "  # noqa: E501
             f"{self.instructions} instructions, bound by {self.bound}",
             f"{'engine':<8}{'busy µs':>12}{'share':>8}{'instructions':>14}",
         ]
@@ -117,11 +117,13 @@ class Timing:
         lines += [f"{path}: {moved / 1e6:.3f} MB" for path, moved in sorted(self.bytes.items())]
         roofline = self.roofline
         lines.append(
-            f"{self.flops / 1e9:.3f} GFLOP, {roofline['achieved_tflops']:.2f} of {roofline['attainable_tflops']:.2f} "
+            f"{self.flops / 1e9:.3f} GFLOP, {roofline['achieved_tflops']:.2f} of {roofline['attainable_tflops']:.2f} "  # noqa: E501
             f"attainable TFLOP/s at {roofline['flop_per_byte']:.1f} FLOP per HBM byte"
         )
         for stall in self.stalls[:3]:
-            lines.append(f"stall {stall.nanoseconds / 1e3:.3f} µs: {stall.engine} {stall.instruction} {stall.cause} ({stall.source})")
+            lines.append(
+                f"stall {stall.nanoseconds / 1e3:.3f} µs: {stall.engine} {stall.instruction} {stall.cause} ({stall.source})"  # noqa: E501
+            )
         lines += [f"assumed: {text}" for text in self.assumptions]
         return "\n".join(lines)
 
@@ -137,11 +139,14 @@ def time(
 ) -> Timing:
     """Simulates when every instruction runs; values are not needed.
 
-    extrapolate: loops whose relative state repeats are not walked to their end. record: keep every interval and
+    extrapolate: loops whose relative state repeats are not walked to their end. record: keep every
+    interval and
     the critical path (walks everything). registers: assumed values of registers loaded from memory, and
     "while NAME" → passes of a while loop. limit: instructions after which a program counts as endless.
     """
-    raw: dict[str, Any] = _C.time(program.base, dict(symbols or {}), dict(registers or {}), extrapolate, record, limit)
+    raw: dict[str, Any] = _C.time(
+        program.base, dict(symbols or {}), dict(registers or {}), extrapolate, record, limit
+    )
     cores = raw["cores"]
     total = {engine: sum(core["busy"][engine] for core in cores) for engine in ENGINES}
     counts = {engine: sum(core["counts"][engine] for core in cores) for engine in ENGINES}

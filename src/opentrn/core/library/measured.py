@@ -1,6 +1,7 @@
 """Kernels with a published duration, written out as programs: how far the timing model is from the chip.
 
-`python -m opentrn.core.library.measured` (or `opentrn program kernels`) prints the signed error of each. Only the
+`python -m opentrn.core.library.measured` (or `opentrn program kernels`) prints the signed error of each.
+Only the
 order of instructions and the tile sizes matter here; values are not checked.
 """
 
@@ -24,7 +25,12 @@ TILE, WIDE = 128, 512
 
 def _product(chip: str, dtype: str, name: str) -> tuple[Builder, Any, Any, Any]:
     b = Builder(chip=chip, name=name)
-    return b, b.hbm("lhs_t", (K, M), dtype), b.hbm("rhs", (K, N), dtype), b.hbm("out", (M, N), dtype, kind="output")
+    return (
+        b,
+        b.hbm("lhs_t", (K, M), dtype),
+        b.hbm("rhs", (K, N), dtype),
+        b.hbm("out", (M, N), dtype, kind="output"),
+    )
 
 
 def _store(b: Builder, out: Any, total: Any, row: Any, column: Any, dtype: str) -> None:
@@ -41,7 +47,9 @@ def matmul_tiled(chip: str, dtype: str) -> Program:
         with b.loop(0, K // TILE) as k:
             left, right = b.sbuf("left", (TILE, TILE), dtype), b.sbuf("right", (TILE, WIDE), dtype)
             b.emit("dma_copy", dst=left, src=b.access(lhs, ((M, TILE), (1, TILE)), k * (TILE * M) + m * TILE))
-            b.emit("dma_copy", dst=right, src=b.access(rhs, ((N, TILE), (1, WIDE)), k * (TILE * N) + n * WIDE))
+            b.emit(
+                "dma_copy", dst=right, src=b.access(rhs, ((N, TILE), (1, WIDE)), k * (TILE * N) + n * WIDE)
+            )
             b.emit("nc_matmul", dst=total, stationary=left, moving=right)
         _store(b, out, total, m * TILE, n * WIDE, dtype)
     return b.finish()
@@ -54,17 +62,27 @@ def matmul_hoisted(chip: str, dtype: str) -> Program:
     with b.loop(0, M // TILE) as m:
         left = b.sbuf("left", (TILE, depth, TILE), dtype)
         with b.loop(0, depth) as k:
-            b.emit("dma_copy", dst=b.access(left, ((depth * TILE, TILE), (1, TILE)), k * TILE),
-                   src=b.access(lhs, ((M, TILE), (1, TILE)), k * (TILE * M) + m * TILE))  # fmt: skip
+            b.emit(
+                "dma_copy",
+                dst=b.access(left, ((depth * TILE, TILE), (1, TILE)), k * TILE),
+                src=b.access(lhs, ((M, TILE), (1, TILE)), k * (TILE * M) + m * TILE),
+            )
         with b.loop(0, N // WIDE) as n:
             total = b.psum("total", (TILE, WIDE), "float32")
             right = b.sbuf("right", (TILE, depth, WIDE), dtype)
             with b.loop(0, depth) as k:
-                b.emit("dma_copy", dst=b.access(right, ((depth * WIDE, TILE), (1, WIDE)), k * WIDE),
-                       src=b.access(rhs, ((N, TILE), (1, WIDE)), k * (TILE * N) + n * WIDE))  # fmt: skip
+                b.emit(
+                    "dma_copy",
+                    dst=b.access(right, ((depth * WIDE, TILE), (1, WIDE)), k * WIDE),
+                    src=b.access(rhs, ((N, TILE), (1, WIDE)), k * (TILE * N) + n * WIDE),
+                )
             with b.loop(0, depth) as k:
-                b.emit("nc_matmul", dst=total, stationary=b.access(left, ((depth * TILE, TILE), (1, TILE)), k * TILE),
-                       moving=b.access(right, ((depth * WIDE, TILE), (1, WIDE)), k * WIDE))  # fmt: skip
+                b.emit(
+                    "nc_matmul",
+                    dst=total,
+                    stationary=b.access(left, ((depth * TILE, TILE), (1, TILE)), k * TILE),
+                    moving=b.access(right, ((depth * WIDE, TILE), (1, WIDE)), k * WIDE),
+                )
             _store(b, out, total, m * TILE, n * WIDE, dtype)
     return b.finish()
 
@@ -76,16 +94,29 @@ def matmul_free_blocked(chip: str, dtype: str) -> Program:
     with b.loop(0, M // rows) as m:
         left = b.sbuf("left", (TILE, depth, rows), dtype)
         with b.loop(0, depth) as k:
-            b.emit("dma_copy", dst=b.access(left, ((depth * rows, TILE), (1, rows)), k * rows),
-                   src=b.access(lhs, ((M, TILE), (1, rows)), k * (TILE * M) + m * rows))  # fmt: skip
+            b.emit(
+                "dma_copy",
+                dst=b.access(left, ((depth * rows, TILE), (1, rows)), k * rows),
+                src=b.access(lhs, ((M, TILE), (1, rows)), k * (TILE * M) + m * rows),
+            )
         with b.loop(0, N // columns) as n:
             totals = [b.psum(f"total{t}", (TILE, WIDE), "float32") for t in range(4)]
             with b.loop(0, depth) as k:
                 right = b.sbuf("right", (TILE, columns), dtype)
-                b.emit("dma_copy", dst=right, src=b.access(rhs, ((N, TILE), (1, columns)), k * (TILE * N) + n * columns))
+                b.emit(
+                    "dma_copy",
+                    dst=right,
+                    src=b.access(rhs, ((N, TILE), (1, columns)), k * (TILE * N) + n * columns),
+                )
                 for t, total in enumerate(totals):
-                    b.emit("nc_matmul", dst=total, moving=b.access(right, ((columns, TILE), (1, WIDE)), t % 2 * WIDE),
-                           stationary=b.access(left, ((depth * rows, TILE), (1, TILE)), k * rows + t // 2 * TILE))  # fmt: skip
+                    b.emit(
+                        "nc_matmul",
+                        dst=total,
+                        moving=b.access(right, ((columns, TILE), (1, WIDE)), t % 2 * WIDE),
+                        stationary=b.access(
+                            left, ((depth * rows, TILE), (1, TILE)), k * rows + t // 2 * TILE
+                        ),
+                    )
             for t, total in enumerate(totals):
                 _store(b, out, total, m * rows + t // 2 * TILE, n * columns + t % 2 * WIDE, dtype)
     return b.finish()
@@ -104,23 +135,40 @@ def matmul_blocked(chip: str, dtype: str) -> Program:
         with b.loop(0, K // (depth * TILE)) as k:
             right = b.sbuf("right", (TILE, depth, columns), dtype)
             for d in range(depth):
-                b.emit("dma_copy", dst=b.access(right, ((depth * columns, TILE), (1, columns)), d * columns),
-                       src=b.access(rhs, ((N, TILE), (1, columns)), (k * depth + d) * (TILE * N) + n * columns))  # fmt: skip
+                b.emit(
+                    "dma_copy",
+                    dst=b.access(right, ((depth * columns, TILE), (1, columns)), d * columns),
+                    src=b.access(rhs, ((N, TILE), (1, columns)), (k * depth + d) * (TILE * N) + n * columns),
+                )
             with b.loop(0, blocks) as m:
                 left = b.sbuf("left", (TILE, depth, rows), dtype)
                 for d in range(depth):
-                    b.emit("dma_copy", dst=b.access(left, ((depth * rows, TILE), (1, rows)), d * rows),
-                           src=b.access(lhs, ((M, TILE), (1, rows)), (k * depth + d) * (TILE * M) + m * rows))  # fmt: skip
+                    b.emit(
+                        "dma_copy",
+                        dst=b.access(left, ((depth * rows, TILE), (1, rows)), d * rows),
+                        src=b.access(lhs, ((M, TILE), (1, rows)), (k * depth + d) * (TILE * M) + m * rows),
+                    )
                 with b.loop(0, 2) as c, b.loop(0, row_tiles) as r:
                     total = b.psum("total", (TILE, WIDE), "float32")
                     for d in range(depth):
-                        b.emit("nc_matmul", dst=total, moving=b.access(right, ((depth * columns, TILE), (1, WIDE)), c * WIDE + d * columns),
-                               stationary=b.access(left, ((depth * rows, TILE), (1, TILE)), r * TILE + d * rows))  # fmt: skip
-                    target = b.access(result, ((width, TILE), (1, WIDE)), ((m * row_tiles + r) * 2 + c) * WIDE)
+                        b.emit(
+                            "nc_matmul",
+                            dst=total,
+                            moving=b.access(
+                                right, ((depth * columns, TILE), (1, WIDE)), c * WIDE + d * columns
+                            ),
+                            stationary=b.access(left, ((depth * rows, TILE), (1, TILE)), r * TILE + d * rows),
+                        )
+                    target = b.access(
+                        result, ((width, TILE), (1, WIDE)), ((m * row_tiles + r) * 2 + c) * WIDE
+                    )
                     b.emit("tensor_tensor", dst=target, data1=total, data2=target, op="add")
         with b.loop(0, blocks * row_tiles) as r:
-            b.emit("dma_copy", dst=b.access(out, ((N, TILE), (1, columns)), r * (TILE * N) + n * columns),
-                   src=b.access(result, ((width, TILE), (1, columns)), r * columns))  # fmt: skip
+            b.emit(
+                "dma_copy",
+                dst=b.access(out, ((N, TILE), (1, columns)), r * (TILE * N) + n * columns),
+                src=b.access(result, ((width, TILE), (1, columns)), r * columns),
+            )
     return b.finish()
 
 
@@ -141,7 +189,9 @@ def vector_add(chip: str, rows: int) -> Program:
 
 
 def mamba(chip: str, channels: int, hoisted: bool, length: int = 512, states: int = 16) -> Program:
-    """The selective scan of the tutorial: per channel tile and state five Vector instructions; v2 hoists delta * u."""
+    """The selective scan of the tutorial: per channel tile and state five Vector instructions; v2 hoists
+    delta * u.
+    """
     b = Builder(chip=chip, name="mamba")
     delta, u = (b.hbm(name, (channels, length), "float32") for name in ("delta", "u"))
     a = b.hbm("A", (channels, states), "float32")
@@ -152,7 +202,11 @@ def mamba(chip: str, channels: int, hoisted: bool, length: int = 512, states: in
 
     def load(source: Any, channel: Any) -> Any:
         tile = b.sbuf("in", (TILE, length), "float32")
-        b.emit("dma_copy", dst=tile, src=b.access(source, ((length, TILE), (1, length)), channel * (TILE * length)))
+        b.emit(
+            "dma_copy",
+            dst=tile,
+            src=b.access(source, ((length, TILE), (1, length)), channel * (TILE * length)),
+        )
         return tile
 
     def pointwise(op: str, dst: Any, data1: Any, data2: Any) -> Any:
@@ -161,7 +215,11 @@ def mamba(chip: str, channels: int, hoisted: bool, length: int = 512, states: in
 
     def one(channel: Any, state: Any, delta_tile: Any, product: Any, u_tile: Any, total: Any) -> None:
         column = b.sbuf("A", (TILE, 1), "float32")
-        b.emit("dma_copy", dst=column, src=b.access(a, ((states, TILE), (1, 1)), channel * (TILE * states) + state))
+        b.emit(
+            "dma_copy",
+            dst=column,
+            src=b.access(a, ((states, TILE), (1, 1)), channel * (TILE * states) + state),
+        )
         decay = b.sbuf("decay", (TILE, length), "float32")
         b.emit("activation", dst=decay, op="exp", data=delta_tile, scale=b.access(column))
         spread = []
@@ -174,7 +232,15 @@ def mamba(chip: str, channels: int, hoisted: bool, length: int = 512, states: in
             product = pointwise("multiply", b.sbuf("delta_u", (TILE, length), "float32"), delta_tile, u_tile)
         drive = pointwise("multiply", b.sbuf("drive", (TILE, length), "float32"), product, spread[0])
         scanned = b.sbuf("scanned", (TILE, length), "float32")
-        b.emit("tensor_tensor_scan", dst=scanned, data0=decay, data1=drive, initial=0.0, op0="multiply", op1="add")
+        b.emit(
+            "tensor_tensor_scan",
+            dst=scanned,
+            data0=decay,
+            data1=drive,
+            initial=0.0,
+            op0="multiply",
+            op1="add",
+        )
         read = pointwise("multiply", b.sbuf("read", (TILE, length), "float32"), scanned, spread[1])
         pointwise("add", total, total, read)
 
@@ -187,7 +253,11 @@ def mamba(chip: str, channels: int, hoisted: bool, length: int = 512, states: in
             b.emit("memset", dst=total, value=0.0)
             with b.loop(0, states) as state:
                 one(channel, state, delta_tile, product, u_tile, b.access(total))
-            b.emit("dma_copy", dst=b.access(out, ((length, TILE), (1, length)), channel * (TILE * length)), src=total)
+            b.emit(
+                "dma_copy",
+                dst=b.access(out, ((length, TILE), (1, length)), channel * (TILE * length)),
+                src=total,
+            )
         return b.finish()
     totals = b.sbuf("totals", (TILE, tiles, length), "float32")
     b.emit("memset", dst=totals, value=0.0)
@@ -195,15 +265,22 @@ def mamba(chip: str, channels: int, hoisted: bool, length: int = 512, states: in
         total = b.access(totals, ((tiles * length, TILE), (1, length)), channel * length)
         one(channel, state, load(delta, channel), None, load(u, channel), total)
     with b.loop(0, tiles) as channel:
-        b.emit("dma_copy", dst=b.access(out, ((length, TILE), (1, length)), channel * (TILE * length)),
-               src=b.access(totals, ((tiles * length, TILE), (1, length)), channel * length))  # fmt: skip
+        b.emit(
+            "dma_copy",
+            dst=b.access(out, ((length, TILE), (1, length)), channel * (TILE * length)),
+            src=b.access(totals, ((tiles * length, TILE), (1, length)), channel * length),
+        )
     return b.finish()
 
 
 PROGRAMS: dict[str, Callable[..., Program]] = {
-    "matmul_tiled": matmul_tiled, "matmul_hoisted": matmul_hoisted, "matmul_free_blocked": matmul_free_blocked,
-    "matmul_blocked": matmul_blocked, "vector_add": vector_add, "mamba": mamba,
-}  # fmt: skip
+    "matmul_tiled": matmul_tiled,
+    "matmul_hoisted": matmul_hoisted,
+    "matmul_free_blocked": matmul_free_blocked,
+    "matmul_blocked": matmul_blocked,
+    "vector_add": vector_add,
+    "mamba": mamba,
+}
 
 
 @dataclass(frozen=True)
@@ -234,14 +311,26 @@ def rows() -> tuple[Row, ...]:
     result = []
     for entry in entries:
         program = PROGRAMS[entry["program"]](**entry["arguments"])
-        result.append(Row(entry["name"], entry["arguments"]["chip"], entry["role"], entry["family"], entry["chain"],
-                          entry["measured_us"], time(program).nanoseconds / 1e3, entry["source"]))  # fmt: skip
+        result.append(
+            Row(
+                entry["name"],
+                entry["arguments"]["chip"],
+                entry["role"],
+                entry["family"],
+                entry["chain"],
+                entry["measured_us"],
+                time(program).nanoseconds / 1e3,
+                entry["source"],
+            )
+        )
     return tuple(result)
 
 
 def median_error(role: str | None = None, family: str | None = None) -> float:
     """Median absolute error of the kernels of that role and family."""
-    return statistics.median(abs(row.error) for row in rows() if role in (None, row.role) and family in (None, row.family))
+    return statistics.median(
+        abs(row.error) for row in rows() if role in (None, row.role) and family in (None, row.family)
+    )
 
 
 def rank_correlation(chain: str) -> float:
@@ -257,13 +346,19 @@ def rank_correlation(chain: str) -> float:
 
 
 def table() -> str:
-    lines = [f"{'kernel':<56}{'chip':<6}{'role':<7}{'family':<9}{'measured µs':>12}{'simulated µs':>13}{'error':>9}"]
+    lines = [
+        f"{'kernel':<56}{'chip':<6}{'role':<7}{'family':<9}{'measured µs':>12}{'simulated µs':>13}{'error':>9}"  # noqa: E501
+    ]
     for row in rows():
-        lines.append(f"{row.name:<56}{row.chip:<6}{row.role:<7}{row.family:<9}{row.measured_us:>12.1f}{row.simulated_us:>13.1f}{row.error:>+9.1%}")
+        lines.append(
+            f"{row.name:<56}{row.chip:<6}{row.role:<7}{row.family:<9}{row.measured_us:>12.1f}{row.simulated_us:>13.1f}{row.error:>+9.1%}"
+        )
     for family in ("modern", "classic"):
         for role in ("fit", "check"):
             count = sum(row.family == family and row.role == role for row in rows())
-            lines.append(f"median absolute error, {family}, {role} ({count} kernels): {median_error(role, family):.1%}")
+            lines.append(
+                f"median absolute error, {family}, {role} ({count} kernels): {median_error(role, family):.1%}"
+            )
     for chain in dict.fromkeys(row.chain for row in rows() if row.chain):
         lines.append(f"order within '{chain}': Spearman {rank_correlation(chain):.2f}")
     lines.append("Trainium3: no public measurement; its timing is unvalidated.")

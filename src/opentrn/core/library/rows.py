@@ -21,7 +21,10 @@ def softmax_program(dtype: str = "bfloat16", chip: str = "trn2") -> Program:
     with b.loop(0, b.ceildiv(m, TILE)) as i:
         rows = b.min(TILE, m - i * TILE)
         b.here()
-        raw, raised = b.sbuf("x", (TILE, ROW_MAX), dtype), b.sbuf("e", (TILE, ROW_MAX), "float32" if dtype == "float32" else dtype)
+        raw, raised = (
+            b.sbuf("x", (TILE, ROW_MAX), dtype),
+            b.sbuf("e", (TILE, ROW_MAX), "float32" if dtype == "float32" else dtype),
+        )
         largest, total = b.sbuf("max", (TILE, 1), "float32"), b.sbuf("sum", (TILE, 1), "float32")
         row, out = (b.access(tile, ((ROW_MAX, rows), (1, n))) for tile in (raw, raised))
         top, below = (b.access(tile, ((1, rows), (1, 1))) for tile in (largest, total))
@@ -35,8 +38,16 @@ def softmax_program(dtype: str = "bfloat16", chip: str = "trn2") -> Program:
 
 
 @functools.lru_cache(maxsize=64)
-def pointwise_program(dtype: str = "bfloat16", inputs: int = 1, function: str | None = None, out: str | None = None, chip: str = "trn2") -> Program:  # noqa: E501
-    """y = f(x0, x1 ...) on E elements (a symbol). function: an activation of the Scalar engine, else additions on Vector."""
+def pointwise_program(
+    dtype: str = "bfloat16",
+    inputs: int = 1,
+    function: str | None = None,
+    out: str | None = None,
+    chip: str = "trn2",
+) -> Program:
+    """y = f(x0, x1 ...) on E elements (a symbol). function: an activation of the Scalar engine, else
+    additions on Vector.
+    """
     b = Builder(chip=chip, name=f"pointwise_{inputs}_{function or 'add'}_{dtype}")
     e = b.symbol("E")
     sources = [b.hbm(f"x{k}", (e,), dtype) for k in range(inputs)]
@@ -47,7 +58,12 @@ def pointwise_program(dtype: str = "bfloat16", inputs: int = 1, function: str | 
         tiles = []
         for k, source in enumerate(sources):
             tile = b.access(b.sbuf(f"x{k}", (TILE, CHUNK), dtype), ((CHUNK, rows), (1, width)))
-            b.emit("dma_copy", dst=tile, src=b.access(source, ((CHUNK, rows), (1, width)), first), engine=("sync", "scalar")[k % 2])
+            b.emit(
+                "dma_copy",
+                dst=tile,
+                src=b.access(source, ((CHUNK, rows), (1, width)), first),
+                engine=("sync", "scalar")[k % 2],
+            )
             tiles.append(tile)
         target = b.access(b.sbuf("y", (TILE, CHUNK), out or dtype), ((CHUNK, rows), (1, width)))
         if function is not None:
@@ -58,13 +74,17 @@ def pointwise_program(dtype: str = "bfloat16", inputs: int = 1, function: str | 
             b.emit("tensor_tensor", dst=target, data1=tiles[0], data2=tiles[1], op="add")
             for tile in tiles[2:]:
                 b.emit("tensor_tensor", dst=target, data1=target, data2=tile, op="add")
-        b.emit("dma_copy", dst=b.access(result, ((CHUNK, rows), (1, width)), first), src=target, engine="scalar")
+        b.emit(
+            "dma_copy", dst=b.access(result, ((CHUNK, rows), (1, width)), first), src=target, engine="scalar"
+        )
 
     b.here()
     with b.loop(0, e // per_tile) as i:
         one(i * per_tile, TILE, CHUNK)
     done = e // per_tile * per_tile
-    with b.loop(0, b.ceildiv(e - done, per_tile)):  # whole rows of the last tile, then what is left of one row
+    with b.loop(
+        0, b.ceildiv(e - done, per_tile)
+    ):  # whole rows of the last tile, then what is left of one row
         one(done, (e - done) // CHUNK, CHUNK)
     rest = e // CHUNK * CHUNK
     with b.loop(0, b.ceildiv(e - rest, CHUNK)):

@@ -14,7 +14,13 @@ from opentrn.core.library.rows import ROW_MAX, pointwise_program, reduction_prog
 from opentrn.core.timing import time
 
 # dtypes that the elementwise engines do not move natively are timed as the next wider one they do.
-_TIMED_AS = {"float64": "float32", "int64": "int32", "uint64": "int32", "bool": "uint8", "complex64": "float32"}
+_TIMED_AS = {
+    "float64": "float32",
+    "int64": "int32",
+    "uint64": "int32",
+    "bool": "uint8",
+    "complex64": "float32",
+}
 
 
 def _kind(dtype: str) -> str:
@@ -22,7 +28,15 @@ def _kind(dtype: str) -> str:
 
 
 @functools.lru_cache(maxsize=65536)
-def matmul_time(m: int, n: int, k: int, dtype: str = "bfloat16", chip: str = "trn2", batch: int = 1, transposed: bool = False) -> float:
+def matmul_time(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str = "bfloat16",
+    chip: str = "trn2",
+    batch: int = 1,
+    transposed: bool = False,
+) -> float:
     """ns of `batch` products [m, k] x [k, n]; longer contractions than 8192 are summed from parts."""
     if min(m, n, k, batch) <= 0:
         return 0.0
@@ -40,16 +54,29 @@ def matmul_time(m: int, n: int, k: int, dtype: str = "bfloat16", chip: str = "tr
 
 
 @functools.lru_cache(maxsize=65536)
-def pointwise_time(elements: int, dtype: str = "bfloat16", inputs: int = 1, function: str | None = None, out: str | None = None, chip: str = "trn2") -> float:  # noqa: E501
+def pointwise_time(
+    elements: int,
+    dtype: str = "bfloat16",
+    inputs: int = 1,
+    function: str | None = None,
+    out: str | None = None,
+    chip: str = "trn2",
+) -> float:
     """ns of one elementwise operator on so many elements."""
     if elements <= 0:
         return 0.0
-    return time(pointwise_program(_kind(dtype), inputs, function, _kind(out) if out else None, chip), {"E": elements}).nanoseconds
+    return time(
+        pointwise_program(_kind(dtype), inputs, function, _kind(out) if out else None, chip), {"E": elements}
+    ).nanoseconds
 
 
 @functools.lru_cache(maxsize=65536)
-def reduction_time(rows: int, columns: int, dtype: str = "bfloat16", op: str = "add", chip: str = "trn2") -> float:
-    """ns to reduce [rows, columns] over columns. Few long rows are first cut into as many rows as there are partitions."""
+def reduction_time(
+    rows: int, columns: int, dtype: str = "bfloat16", op: str = "add", chip: str = "trn2"
+) -> float:
+    """ns to reduce [rows, columns] over columns. Few long rows are first cut into as many rows as there
+    are partitions.
+    """
     if min(rows, columns) <= 0:
         return 0.0
     program = reduction_program(_kind(dtype), op, chip)
@@ -62,7 +89,9 @@ def reduction_time(rows: int, columns: int, dtype: str = "bfloat16", op: str = "
 
 @functools.lru_cache(maxsize=65536)
 def softmax_time(rows: int, columns: int, dtype: str = "bfloat16", chip: str = "trn2") -> float:
-    """ns of a softmax over the last axis; longer rows than SBUF holds are two reductions and two elementwise passes."""
+    """ns of a softmax over the last axis; longer rows than SBUF holds are two reductions and two
+    elementwise passes.
+    """
     if min(rows, columns) <= 0:
         return 0.0
     if columns <= ROW_MAX:
@@ -77,8 +106,18 @@ def softmax_time(rows: int, columns: int, dtype: str = "bfloat16", chip: str = "
 
 
 @functools.lru_cache(maxsize=65536)
-def attention_time(heads: int, queries: int, keys: int, head: int, dtype: str = "bfloat16", causal: bool = False, chip: str = "trn2") -> float:  # noqa: E501
-    """ns of flash attention forward over `heads` heads (batch included); lengths are padded to whole blocks."""
+def attention_time(
+    heads: int,
+    queries: int,
+    keys: int,
+    head: int,
+    dtype: str = "bfloat16",
+    causal: bool = False,
+    chip: str = "trn2",
+) -> float:
+    """ns of flash attention forward over `heads` heads (batch included); lengths are padded to whole
+    blocks.
+    """
     if min(heads, queries, keys, head) <= 0:
         return 0.0
     size = min(128, head)
