@@ -37,7 +37,7 @@ def ops(
     ] = "neuron",
     dry: Annotated[bool, typer.Option("--dry", help="Compare dry runs with real ones instead.")] = False,
     workers: Annotated[int, typer.Option(help="Worker processes, one thread each.")] = 2,
-    timeout: Annotated[float, typer.Option(help="Seconds one dtype of an operator may take.")] = 300.0,
+    timeout: Annotated[float, typer.Option(help="Seconds one sample may take.")] = 300.0,
     results: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write Parquet, JUnit, JSON and a one-page summary.")
     ] = None,

@@ -20,7 +20,8 @@ _SECTIONS: dict[str, tuple[str, str]] = {
     ),
     "irreproducible": (
         "Not reproducible on CPU",
-        "CPU's own bits change when an argument's address changes. Everything but the bits is compared.",
+        "CPU's own bits change with an argument's address or with what freed memory held. Everything but the "
+        "bits is compared.",
     ),
     "uninitialised": (
         "Never written",

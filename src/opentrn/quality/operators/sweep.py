@@ -33,7 +33,7 @@ COSTS = Path(__file__).with_name("costs.toml")
 
 @dataclass(frozen=True)
 class Request:
-    """What to sweep. Empty `dtypes`: all. timeout: seconds one dtype of one operator may take."""
+    """What to sweep. Empty `dtypes`: all. timeout: seconds one sample may take."""
 
     device: str = "neuron"
     only: str | None = None
@@ -148,7 +148,7 @@ class _Worker:
         self.heard = time.monotonic()
         self.ready = False
         self.doomed = ""
-        self._partial = b""
+        self._partial = self._last_crumb = b""
 
     def give(self, task: dict[str, Any]) -> None:
         self.operator = task["operator"]
@@ -168,6 +168,12 @@ class _Worker:
         lines = (self._partial + (data or b"")).split(b"\n")
         self._partial = lines.pop()
         return [json.loads(line) for line in lines], not data
+
+    def notice_progress(self) -> None:
+        """A new sample counts as a sign of life, so that a slow machine is not taken for a hang."""
+        crumb = self.crumb.read_bytes()
+        if crumb != self._last_crumb:
+            self._last_crumb, self.heard = crumb, time.monotonic()
 
     def kill(self, reason: str) -> None:
         self.doomed = reason
@@ -195,7 +201,8 @@ class _Worker:
 class _Pool:
     """The event loop: hands out operators, collects answers, replaces dead workers."""
 
-    _STARTUP_SECONDS = 300.0
+    # PyTorch and its operator database take 7 s to import; a machine with other work, many times that.
+    _STARTUP_SECONDS = 1200.0
 
     def __init__(self, request: Request, sweep: Sweep, folder: Path, progress: Progress) -> None:
         self.request, self.sweep, self.folder, self.progress = request, sweep, folder, progress
@@ -308,6 +315,7 @@ class _Pool:
 
     def _end_the_silent(self) -> None:
         for worker in self.workers:
+            worker.notice_progress()
             limit = self.request.timeout if worker.ready else self._STARTUP_SECONDS
             if not worker.doomed and time.monotonic() - worker.heard > limit:
                 worker.kill(f"no answer for {limit:.0f} s")
