@@ -62,6 +62,11 @@ class HostMode(TorchFunctionMode):
             if type(value) in (list, tuple) and value and isinstance(value[0], _T):
                 if any(isinstance(v, _T) and v.is_cpu and _is_large(v) for v in value):
                     return _on_large(func, args, kwargs)
+        if kwargs:
+            # torch.nn.init passes its tensor by name.
+            first = kwargs.get("tensor")
+            if isinstance(first, _T) and first.is_cpu and _is_large(first):
+                return _on_large(func, (first, *args), {k: v for k, v in kwargs.items() if k != "tensor"})
         return func(*args, **kwargs)
 
 
@@ -126,7 +131,9 @@ def _on_large(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         return func(*args, **kwargs)
     first = args[0]
     if _is_in_place(name):
-        if isinstance(first, _T) and first.is_cpu and _is_large(first) and not _tracks(args):
+        # A leaf that needs gradients is written by its initialisation alone.
+        writable = isinstance(first, _T) and first.is_cpu and _is_large(first)
+        if writable and (first.is_leaf or not _tracks(args)):
             note(name, "large host tensor: not written")
             return first
         return func(*args, **kwargs)
