@@ -316,6 +316,28 @@ print(*R.redirections, sep="\\n")
     assert "torch.compile(backend='inductor')" in out and "torch.profiler" in out
 
 
+def test_spawned_processes_are_cuda_scripts_too(tmp_path: Path) -> None:
+    (tmp_path / "workers.py").write_text(
+        "import torch\n"
+        "import torch.multiprocessing as mp\n"
+        "def work(rank):\n"
+        "    torch.cuda.set_device(rank)\n"
+        "    print('worker', torch.ones(1).cuda().device, flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    mp.spawn(work, nprocs=2)\n"
+    )
+    out = holds(
+        """
+import runpy, sys
+sys.argv = ["workers.py"]
+runpy.run_path("workers.py", run_name="__main__")
+""",
+        tmp_path,
+        PYTHONPATH=str(tmp_path),
+    )
+    assert sorted(out.splitlines()) == ["worker cuda:0", "worker cuda:1"]
+
+
 def test_gpu_packages_are_named_and_probing_goes_on() -> None:
     holds("""
 import importlib.util

@@ -60,6 +60,12 @@ class Finding:
     detail: str = ""
     count: int = 1
 
+    def __str__(self) -> str:
+        times = f" ×{self.count}" if self.count > 1 else ""
+        behaviour = self.behaviour
+        place = f"{behaviour.outcome} {self.operator}{times} at {self.where}"
+        return f"{place}: {behaviour.text} ({behaviour.source})"
+
     def as_json(self) -> dict[str, Any]:
         return {
             "behaviour": self.behaviour.name,

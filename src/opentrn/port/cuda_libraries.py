@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from multiprocessing import spawn
 from types import ModuleType
 from typing import Any
 
@@ -312,6 +313,20 @@ def _data_loader() -> None:
     DataLoader.__init__ = initialise  # type: ignore[method-assign]
 
 
+def _spawned_processes() -> None:
+    """Processes that the script spawns begin as CUDA scripts too (mp.spawn, spawning DataLoader workers)."""
+    original = spawn.get_command_line
+
+    def get_command_line(**kwargs: Any) -> list[str]:
+        command = list(original(**kwargs))
+        if "-c" in command:
+            code = command.index("-c") + 1
+            command[code] = f"from opentrn.port.from_cuda import install; install(); {command[code]}"
+        return command
+
+    spawn.get_command_line = get_command_line
+
+
 _KERNEL_CURE = "write it as PyTorch operators, or as an NKI kernel (opentrn kernel)"
 
 
@@ -370,4 +385,5 @@ def install() -> None:
     _profiler()
     _accelerator()
     _data_loader()
+    _spawned_processes()
     _later()

@@ -190,6 +190,10 @@ class RealStack(TorchDispatchMode):
         ]
         return in_order([*self._places.findings.values(), *shapes])
 
+    def notes(self) -> list[str]:
+        """One line for each finding, for a report."""
+        return [f"{self.release.name} {finding}" for finding in self.findings()]
+
     def _later(self, found: dict[tuple, int]) -> int:
         """Rounds after a place's first that brought a new shape; without rounds, shapes but the first."""
         if not self._rounds.count:
