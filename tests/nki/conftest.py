@@ -5,4 +5,4 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import opentrn.nki  # noqa: E402, F401 - makes `import nki` work
+import opentrn.nki  # noqa: F401 - makes `import nki` work

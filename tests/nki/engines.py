@@ -35,5 +35,7 @@ def same(kernel: Any, *args: Any, rtol: float = 1e-5, atol: float = 1e-6) -> lis
         if mine.dtype.kind in "iub" or mine.dtype.names:
             np.testing.assert_array_equal(mine, theirs)
         else:
-            np.testing.assert_allclose(mine.astype(np.float32), theirs.astype(np.float32), rtol=rtol, atol=atol)
+            np.testing.assert_allclose(
+                mine.astype(np.float32), theirs.astype(np.float32), rtol=rtol, atol=atol
+            )
     return got

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-
 import neuronxcc.nki as nki
 import neuronxcc.nki.compiler as ncc
 import neuronxcc.nki.isa as nisa
 import neuronxcc.nki.language as nl
+import numpy as np
+import pytest
 from neuronxcc.nki.language import par_dim
+
 from opentrn.errors import UnsupportedError
 from opentrn.nki.classic.indexing import arange
 from opentrn.nki.classic.launch import trace
@@ -47,8 +47,9 @@ def test_matmul_accumulates_into_psum_zeros():
         out = nl.ndarray((m, rhs.shape[1]), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
         acc = nl.zeros((m, rhs.shape[1]), nl.float32, buffer=nl.psum)
         for i in nl.affine_range(k // 128):
-            acc[...] += nl.matmul(nl.load(lhs_t[nl.ds(i * 128, 128), :]), nl.load(rhs[nl.ds(i * 128, 128), :]),
-                                  transpose_x=True)
+            acc[...] += nl.matmul(
+                nl.load(lhs_t[nl.ds(i * 128, 128), :]), nl.load(rhs[nl.ds(i * 128, 128), :]), transpose_x=True
+            )
         nl.store(out, value=nl.copy(acc, dtype=out.dtype))
         return out
 
@@ -83,11 +84,17 @@ def test_block_dimensions_and_direct_allocation():
         out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
         address = 0
         for _ in nl.affine_range(2):
-            blocks = nl.ndarray((4, par_dim(128), 64), dtype=nl.float32,
-                                buffer=ncc.sbuf.mod_alloc(base_addr=address, num_free_tiles=(4,)))
+            blocks = nl.ndarray(
+                (4, par_dim(128), 64),
+                dtype=nl.float32,
+                buffer=ncc.sbuf.mod_alloc(base_addr=address, num_free_tiles=(4,)),
+            )
             address += 4 * 64 * 4
-            psum = nl.ndarray((4, par_dim(128), 64), dtype=nl.float32,
-                              buffer=ncc.psum.mod_alloc(base_bank=0, num_bank_tiles=(2,)))
+            psum = nl.ndarray(
+                (4, par_dim(128), 64),
+                dtype=nl.float32,
+                buffer=ncc.psum.mod_alloc(base_bank=0, num_bank_tiles=(2,)),
+            )
             identity = nl.load(nl.shared_constant(np.eye(128, dtype=np.float32)))
             for i in nl.affine_range(4):
                 blocks[i] = nl.load(x[nl.ds(i * 128, 128), :])
@@ -122,7 +129,7 @@ def test_affine_select_iota_where_and_gather():
     def kernel(x):
         out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
         picked = nl.ndarray((64, x.shape[1]), dtype=x.dtype, buffer=nl.shared_hbm)
-        ip, jf = nl.mgrid[0:128, 0:x.shape[1]]
+        ip, jf = nl.mgrid[0:128, 0 : x.shape[1]]
         tile = nisa.affine_select(pred=ip >= 2 * jf, on_true_tile=nl.load(x), on_false_value=-1.0)
         tile = nl.where(nl.greater(tile, 0.5), 0.0, tile)
         nl.store(out, value=tile)
@@ -143,7 +150,9 @@ def test_benchmark_reads_the_virtual_clock(tmp_path):
         nl.store(out, value=nl.exp(nl.load(x)))
         return out
 
-    timed = nki.benchmark(warmup=1, iters=3, working_directory=str(tmp_path), save_trace_name="t.ntff")(kernel)
+    timed = nki.benchmark(warmup=1, iters=3, working_directory=str(tmp_path), save_trace_name="t.ntff")(
+        kernel
+    )
     timed(uniform(128, 512))
     latency = timed.benchmark_result.nc_latency
     assert 1 <= latency.get_latency_percentile(50) == latency.get_latency_percentile(99) < 100

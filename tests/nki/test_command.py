@@ -13,7 +13,7 @@ from opentrn.errors import ConfigurationError
 from opentrn.nki.check import check_kernel
 from opentrn.nki.specification import load_kernel, parse_argument, parse_grid
 
-KERNEL = '''
+KERNEL = """
 import nki
 import nki.isa as nisa
 import nki.language as nl
@@ -45,7 +45,7 @@ def careless(x):
     import os
     print(np.sum(x.shape))
     return helper(x)
-'''
+"""
 
 
 @pytest.fixture
@@ -62,7 +62,9 @@ def invoke(*arguments):
 
 def test_run_prints_results_and_time(kernel_file, tmp_path):
     out = tmp_path / "result.npz"
-    code, text = invoke("run", f"{kernel_file}:softmax", "-a", "zeros:float32[256,64]", "-a", "scale=0.5", "--out", out)
+    code, text = invoke(
+        "run", f"{kernel_file}:softmax", "-a", "zeros:float32[256,64]", "-a", "scale=0.5", "--out", out
+    )
     assert code == 0
     assert "result 0: float32 (256, 64)" in text and "Tensor cycles" in text and "bound by" in text
     np.testing.assert_allclose(np.load(out)["arr_0"], 1 / 64)
@@ -79,15 +81,25 @@ def test_time_as_json_and_profile_writes_a_trace(kernel_file, tmp_path):
     events = json.loads(trace.read_text())["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
     assert {"dma_copy", "activation", "tensor_reduce"} <= {event["name"] for event in slices}
-    assert {event["args"]["name"] for event in events if event["name"] == "thread_name"} >= {"vector", "scalar", "dma"}
-    assert any(event["args"]["source"].endswith("kernels.py:12") for event in slices if event["name"] == "dma_copy")
+    assert {event["args"]["name"] for event in events if event["name"] == "thread_name"} >= {
+        "vector",
+        "scalar",
+        "dma",
+    }
+    assert any(
+        event["args"]["source"].endswith("kernels.py:12") for event in slices if event["name"] == "dma_copy"
+    )
 
 
 def test_check_lists_python_that_the_real_compiler_refuses(kernel_file):
     code, text = invoke("check", f"{kernel_file}:careless")
     assert code == 1
-    for reason in ("imports belong outside", "np.sum() runs on the host", "exceptions cannot be caught",
-                   "keys of dictionaries"):
+    for reason in (
+        "imports belong outside",
+        "np.sum() runs on the host",
+        "exceptions cannot be caught",
+        "keys of dictionaries",
+    ):
         assert reason in text
     assert invoke("check", f"{kernel_file}:softmax")[0] == 0
     assert not check_kernel(load_kernel(f"{kernel_file}:softmax"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
+import nki.isa as nisa
+import nki.language as nl
 import numpy as np
 import pytest
 
 import nki
-import nki.isa as nisa
-import nki.language as nl
 from opentrn.errors import (
     CapacityError,
     ConfigurationError,
@@ -49,18 +49,18 @@ def test_race_between_the_cores():
         half = x.shape[0] // 2
         me = nl.program_id(0)
         tile = nl.ndarray((half, x.shape[1]), x.dtype, nl.sbuf)
-        nisa.dma_copy(dst=tile, src=x[me * half:(me + 1) * half])
-        nisa.dma_copy(dst=shared[me * half:(me + 1) * half], src=tile)
+        nisa.dma_copy(dst=tile, src=x[me * half : (me + 1) * half])
+        nisa.dma_copy(dst=shared[me * half : (me + 1) * half], src=tile)
         if barrier:
             nisa.core_barrier(shared, (0, 1))
         other = 1 - me
-        nisa.dma_copy(dst=tile, src=shared[other * half:(other + 1) * half])
-        nisa.dma_copy(dst=out[other * half:(other + 1) * half], src=tile)
+        nisa.dma_copy(dst=tile, src=shared[other * half : (other + 1) * half])
+        nisa.dma_copy(dst=out[other * half : (other + 1) * half], src=tile)
         return out
 
     x = np.arange(128 * 16, dtype=np.float32).reshape(128, 16)
     barrier = False
-    with pytest.raises(UndefinedBehaviourError, match="race|nothing has written") as caught:
+    with pytest.raises(UndefinedBehaviourError, match=r"race|nothing has written") as caught:
         nki.simulate(kernel[2])(x)
     assert line_of(caught.value)
     barrier = True
@@ -87,8 +87,8 @@ def test_off_by_one_in_a_loop_bound():
     def kernel(x):
         out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
         for i in range(5):
-            tile = nl.load(x[:, i * 64:(i + 1) * 64])
-            nl.store(out[:, i * 64:(i + 1) * 64], tile)
+            tile = nl.load(x[:, i * 64 : (i + 1) * 64])
+            nl.store(out[:, i * 64 : (i + 1) * 64], tile)
         return out
 
     with pytest.raises(OutOfBoundsError, match="256:320"):
@@ -145,6 +145,7 @@ def test_documented_limits_name_instruction_and_line():
         nisa.memset(a[3:9], 0.0)
 
     for body in (big_partition, wide_moving, matmul_into_sbuf, start_partition):
+
         def kernel(x, body=body):
             out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
             body(x)

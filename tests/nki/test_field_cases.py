@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
+import nki.isa as nisa
+import nki.language as nl
 import numpy as np
 
 import nki
-import nki.isa as nisa
-import nki.language as nl
 from opentrn.nki.kernel import trace
 
 
@@ -21,7 +21,7 @@ def running_sum(x):
     nisa.memset(total, 0.0)
     for i in nl.affine_range(8):
         tile = nl.ndarray((128, 64), dtype=x.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=tile, src=x[:, i * 64:(i + 1) * 64])
+        nisa.dma_copy(dst=tile, src=x[:, i * 64 : (i + 1) * 64])
         nisa.tensor_tensor(dst=total, data1=total, data2=tile, op=nl.add)
     nisa.dma_copy(dst=out, src=total)
     return out
@@ -29,7 +29,9 @@ def running_sum(x):
 
 def test_a_loop_carried_write_gives_the_sum():
     x = np.random.default_rng(0).normal(size=(128, 512)).astype(np.float32)
-    np.testing.assert_allclose(nki.simulate(running_sum)(x), x.reshape(128, 8, 64).sum(1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        nki.simulate(running_sum)(x), x.reshape(128, 8, 64).sum(1), rtol=1e-5, atol=1e-5
+    )
 
 
 @nki.jit
@@ -55,9 +57,12 @@ def test_a_kernel_may_be_called_from_threads():
     wrong = []
 
     def work(n):
-        for _ in range(5):
-            if not (double(np.full((128, n), n, np.float32)) == 2 * n).all():
-                wrong.append(n)
+        try:
+            for _ in range(5):
+                if not (double(np.full((128, n), n, np.float32)) == 2 * n).all():
+                    wrong.append(n)
+        except BaseException as error:
+            wrong.append(error)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in (16, 32, 48, 64)]
     for thread in threads:
@@ -76,20 +81,25 @@ def tiled_matmul(lhs_t, rhs):
         for j in nl.affine_range(n // 512):
             total = nl.ndarray((128, 512), nl.float32, nl.psum)
             for p in nl.affine_range(k // 128):
-                a, b = nl.ndarray((128, 128), lhs_t.dtype, nl.sbuf), nl.ndarray((128, 512), rhs.dtype, nl.sbuf)
-                nisa.dma_copy(dst=a, src=lhs_t[p * 128:(p + 1) * 128, i * 128:(i + 1) * 128])
-                nisa.dma_copy(dst=b, src=rhs[p * 128:(p + 1) * 128, j * 512:(j + 1) * 512])
+                a, b = (
+                    nl.ndarray((128, 128), lhs_t.dtype, nl.sbuf),
+                    nl.ndarray((128, 512), rhs.dtype, nl.sbuf),
+                )
+                nisa.dma_copy(dst=a, src=lhs_t[p * 128 : (p + 1) * 128, i * 128 : (i + 1) * 128])
+                nisa.dma_copy(dst=b, src=rhs[p * 128 : (p + 1) * 128, j * 512 : (j + 1) * 512])
                 nisa.nc_matmul(total, a, b)
             tile = nl.ndarray((128, 512), lhs_t.dtype, nl.sbuf)
             nisa.tensor_copy(tile, total)
-            nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, j * 512:(j + 1) * 512], src=tile)
+            nisa.dma_copy(dst=out[i * 128 : (i + 1) * 128, j * 512 : (j + 1) * 512], src=tile)
     return out
 
 
 def test_unrolled_loops_fold_so_that_programs_stay_small():
     rng = np.random.default_rng(0)
     small = rng.normal(size=(512, 512)).astype(np.float32)
-    np.testing.assert_allclose(nki.simulate(tiled_matmul)(small, small), small.T @ small, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        nki.simulate(tiled_matmul)(small, small), small.T @ small, rtol=1e-3, atol=1e-3
+    )
     seconds, sizes = [], []
     for size in (1024, 2048):
         x = np.zeros((size, size), np.float32)

@@ -6,13 +6,16 @@ import textwrap
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_public_names_are_the_same_modules_as_ours():
-    assert run("""
+    assert (
+        run("""
         import opentrn.nki, sys
         import nki, nki.language as nl, nki.isa as nisa, nki.isa.constants, nki.collectives, nki.typing
         import nki.compiler.ncc_driver
@@ -24,26 +27,34 @@ def test_public_names_are_the_same_modules_as_ours():
         assert nl is ours and isa is nisa and again is old
         assert ours.__spec__.name == "opentrn.nki.modern.language"
         print(nl.add.__name__, nl.bfloat16, nisa.engine.vector.value)
-    """) == "add bfloat16 5"
+    """)
+        == "add bfloat16 5"
+    )
 
 
 def test_a_real_package_wins(tmp_path):
     package = tmp_path / "nki"
     package.mkdir()
     (package / "__init__.py").write_text("real = True\n")
-    assert run(f"""
+    assert (
+        run(f"""
         import sys
         sys.path.append({str(tmp_path)!r})
         import opentrn.nki, nki
         print(nki.real)
-    """) == "True"
+    """)
+        == "True"
+    )
 
 
 def test_unknown_submodules_stay_unknown():
-    assert run("""
+    assert (
+        run("""
         import opentrn.nki
         try:
             import nki.nothing
         except ModuleNotFoundError as error:
             print(error.name)
-    """) == "nki.nothing"
+    """)
+        == "nki.nothing"
+    )

@@ -1,14 +1,15 @@
-"""Element-wise instructions: the core against the NumPy oracle over random shapes, strides, dtypes and patterns."""
+"""Element-wise instructions: the core against the NumPy oracle over random shapes, strides and dtypes."""
 
+# ruff: noqa: B023 - kernels are defined and called in the same iteration
 from __future__ import annotations
 
+import nki.isa as nisa
+import nki.language as nl
 import numpy as np
 import pytest
 from engines import same
 
 import nki
-import nki.isa as nisa
-import nki.language as nl
 
 FLOATS = ["float32", "bfloat16", "float16"]
 INTEGERS = ["int32", "uint32", "int16", "uint8"]
@@ -38,7 +39,9 @@ def strided(rng, free, dtype):
     sizes = tuple(size * step + int(rng.integers(0, 3)) for size, step in zip(free, steps, strict=True))
 
     def view(tile):
-        return tile[(slice(None), *(slice(0, size * step, step) for size, step in zip(free, steps, strict=True)))]
+        return tile[
+            (slice(None), *(slice(0, size * step, step) for size, step in zip(free, steps, strict=True)))
+        ]
 
     return sizes, view
 
@@ -55,8 +58,22 @@ def stored(tile):
     return out
 
 
-BINARY = ["add", "subtract", "multiply", "maximum", "minimum", "equal", "not_equal", "less", "less_equal",
-          "greater", "greater_equal", "logical_and", "logical_or", "logical_xor"]
+BINARY = [
+    "add",
+    "subtract",
+    "multiply",
+    "maximum",
+    "minimum",
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+]
 
 
 @pytest.mark.parametrize("op", BINARY)
@@ -75,12 +92,28 @@ def test_tensor_tensor(op):
 
         x, y = array(rng, (p, *size1), kinds[0]), array(rng, (p, *size2), kinds[1])
         if op in ("equal", "not_equal"):
-            x, y = np.round(x.astype(np.float32)).astype(x.dtype), np.round(y.astype(np.float32)).astype(y.dtype)
+            x, y = (
+                np.round(x.astype(np.float32)).astype(x.dtype),
+                np.round(y.astype(np.float32)).astype(y.dtype),
+            )
         same(kernel, x, y)
 
 
-@pytest.mark.parametrize("op", ["add", "subtract", "multiply", "maximum", "minimum", "bitwise_and", "bitwise_or",
-                                "bitwise_xor", "left_shift", "right_shift"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        "add",
+        "subtract",
+        "multiply",
+        "maximum",
+        "minimum",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "left_shift",
+        "right_shift",
+    ],
+)
 @pytest.mark.parametrize("dtype", ["int32", "uint32"])
 def test_tensor_tensor_on_integers_is_exact(op, dtype):
     rng = np.random.default_rng(0)
@@ -98,8 +131,17 @@ def test_tensor_tensor_on_integers_is_exact(op, dtype):
     same(kernel, big, other)
 
 
-@pytest.mark.parametrize("op0,op1", [("multiply", "add"), ("subtract", "multiply"), ("maximum", None),
-                                     ("add", "minimum"), ("greater", None), ("less_equal", "multiply")])
+@pytest.mark.parametrize(
+    "op0,op1",
+    [
+        ("multiply", "add"),
+        ("subtract", "multiply"),
+        ("maximum", None),
+        ("add", "minimum"),
+        ("greater", None),
+        ("less_equal", "multiply"),
+    ],
+)
 @pytest.mark.parametrize("column", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_tensor_scalar(op0, op1, column, reverse):
@@ -113,15 +155,24 @@ def test_tensor_scalar(op0, op1, column, reverse):
         def kernel(a, c):
             out = nl.ndarray((p, *free), "float32", nl.sbuf)
             operand = loaded(c) if column else 1.25
-            nisa.tensor_scalar(out, view(loaded(a)), getattr(nl, op0), operand, reverse0=reverse,
-                               op1=None if op1 is None else getattr(nl, op1),
-                               operand1=None if op1 is None else -0.75, reverse1=reverse and op1 is not None)
+            nisa.tensor_scalar(
+                out,
+                view(loaded(a)),
+                getattr(nl, op0),
+                operand,
+                reverse0=reverse,
+                op1=None if op1 is None else getattr(nl, op1),
+                operand1=None if op1 is None else -0.75,
+                reverse1=reverse and op1 is not None,
+            )
             return stored(out)
 
         same(kernel, array(rng, (p, *sizes), kind), array(rng, (p, 1)))
 
 
-@pytest.mark.parametrize("op0,op1", [("bitwise_and", "left_shift"), ("right_shift", "bitwise_and"), ("bitwise_xor", None)])
+@pytest.mark.parametrize(
+    "op0,op1", [("bitwise_and", "left_shift"), ("right_shift", "bitwise_and"), ("bitwise_xor", None)]
+)
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "uint8"])
 def test_tensor_scalar_bit_operations(op0, op1, dtype):
     rng = np.random.default_rng(3)
@@ -129,8 +180,14 @@ def test_tensor_scalar_bit_operations(op0, op1, dtype):
     @nki.jit
     def kernel(a):
         out = nl.ndarray(a.shape, dtype, nl.sbuf)
-        nisa.tensor_scalar(out, loaded(a), getattr(nl, op0), 3, op1=None if op1 is None else getattr(nl, op1),
-                           operand1=None if op1 is None else 2)
+        nisa.tensor_scalar(
+            out,
+            loaded(a),
+            getattr(nl, op0),
+            3,
+            op1=None if op1 is None else getattr(nl, op1),
+            operand1=None if op1 is None else 2,
+        )
         return stored(out)
 
     same(kernel, rng.integers(0, 120, (32, 17)).astype(host(dtype)))
@@ -146,16 +203,43 @@ def test_scalar_tensor_tensor():
         @nki.jit
         def kernel(a, b, c):
             out = nl.ndarray((p, *free), "bfloat16", nl.sbuf)
-            nisa.scalar_tensor_tensor(dst=out, data=view(loaded(a)), op0=getattr(nl, ops[0]), operand0=loaded(c),
-                                      op1=getattr(nl, ops[1]), operand1=loaded(b), reverse1=bool(seed % 2))
+            nisa.scalar_tensor_tensor(
+                dst=out,
+                data=view(loaded(a)),
+                op0=getattr(nl, ops[0]),
+                operand0=loaded(c),
+                op1=getattr(nl, ops[1]),
+                operand1=loaded(b),
+                reverse1=bool(seed % 2),
+            )
             return stored(out)
 
         same(kernel, array(rng, (p, *sizes)), array(rng, (p, *free)), array(rng, (p, 1)), rtol=1e-2)
 
 
-ACTIVATIONS = ["copy", "exp", "square", "sigmoid", "relu", "gelu", "gelu_apprx_tanh", "gelu_apprx_sigmoid", "silu",
-               "silu_dx", "gelu_apprx_sigmoid_dx", "gelu_dx", "tanh", "softplus", "mish", "erf", "erf_dx", "sign",
-               "abs", "sin", "arctan"]
+ACTIVATIONS = [
+    "copy",
+    "exp",
+    "square",
+    "sigmoid",
+    "relu",
+    "gelu",
+    "gelu_apprx_tanh",
+    "gelu_apprx_sigmoid",
+    "silu",
+    "silu_dx",
+    "gelu_apprx_sigmoid_dx",
+    "gelu_dx",
+    "tanh",
+    "softplus",
+    "mish",
+    "erf",
+    "erf_dx",
+    "sign",
+    "abs",
+    "sin",
+    "arctan",
+]
 
 
 @pytest.mark.parametrize("op", ACTIVATIONS)
@@ -168,11 +252,18 @@ def test_activation(op):
         @nki.jit
         def kernel(a, b):
             out = nl.ndarray((p, *free), "float32", nl.sbuf)
-            nisa.activation(out, getattr(nl, op), view(loaded(a)), bias=loaded(b) if seed else None, scale=0.5)
+            nisa.activation(
+                out, getattr(nl, op), view(loaded(a)), bias=loaded(b) if seed else None, scale=0.5
+            )
             return stored(out)
 
-        same(kernel, array(rng, (p, *sizes), low=-3, high=3), array(rng, (p, 1), low=-0.5, high=0.5), rtol=2e-4,
-             atol=1e-5)
+        same(
+            kernel,
+            array(rng, (p, *sizes), low=-3, high=3),
+            array(rng, (p, 1), low=-0.5, high=0.5),
+            rtol=2e-4,
+            atol=1e-5,
+        )
 
 
 @pytest.mark.parametrize("op", ["log", "sqrt", "rsqrt", "reciprocal"])
@@ -196,9 +287,17 @@ def test_activation_accumulates_in_its_registers():
         tile = loaded(a)
         out, total = nl.ndarray(a.shape, "float32", nl.sbuf), nl.ndarray((a.shape[0], 1), "float32", nl.sbuf)
         half = a.shape[1] // 2
-        nisa.activation(out[:, :half], nl.exp, tile[:, :half], reduce_op=nl.add, reduce_cmd=nisa.reduce_cmd.reset_reduce)
-        nisa.activation(out[:, half:], nl.exp, tile[:, half:], reduce_op=nl.add, reduce_res=total,
-                        reduce_cmd=nisa.reduce_cmd.reduce)
+        nisa.activation(
+            out[:, :half], nl.exp, tile[:, :half], reduce_op=nl.add, reduce_cmd=nisa.reduce_cmd.reset_reduce
+        )
+        nisa.activation(
+            out[:, half:],
+            nl.exp,
+            tile[:, half:],
+            reduce_op=nl.add,
+            reduce_res=total,
+            reduce_cmd=nisa.reduce_cmd.reduce,
+        )
         again = nl.ndarray((a.shape[0], 1), "float32", nl.sbuf)
         nisa.activation_reduce(out, nl.square, tile, reduce_op=nl.add, reduce_res=again)
         return stored(out), stored(total), stored(again)

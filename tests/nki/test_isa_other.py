@@ -1,15 +1,16 @@
 """Matrix, reduction, selection, gather and DMA instructions: the core against the NumPy oracle."""
 
+# ruff: noqa: B023 - kernels are defined and called in the same iteration
 from __future__ import annotations
 
+import nki.isa as nisa
+import nki.language as nl
 import numpy as np
 import pytest
 from engines import same
 from test_isa_elementwise import FLOATS, array, draw, loaded, stored, strided
 
 import nki
-import nki.isa as nisa
-import nki.language as nl
 
 
 # -- matmul ------------------------------------------------------------------------------------------------
@@ -41,6 +42,7 @@ def test_nc_matmul_accumulates(kind):
 def test_nc_transpose_by_both_engines():
     rng = np.random.default_rng(0)
     for kind in FLOATS:
+
         @nki.jit
         def kernel(a, b):
             wide = nl.ndarray((96, 128), kind, nl.psum)
@@ -69,7 +71,7 @@ def test_double_row_matmul():
         return stored(out)
 
     x, y = array(rng, (128, 2, 64), "float8_e4m3"), array(rng, (128, 2, 256), "float8_e4m3")
-    result, = same(kernel, x, y, rtol=1e-4)
+    (result,) = same(kernel, x, y, rtol=1e-4)
     wide = np.einsum("kjm,kjn->mn", x.astype(np.float32), y.astype(np.float32))
     np.testing.assert_allclose(result, wide, rtol=1e-4, atol=1e-3)
 
@@ -117,11 +119,19 @@ def test_tensor_tensor_scan(ops, reverse):
     @nki.jit
     def kernel(a, b, c):
         out = nl.ndarray(a.shape, "float32", nl.sbuf)
-        nisa.tensor_tensor_scan(out, loaded(a), loaded(b), loaded(c), getattr(nl, ops[0]), getattr(nl, ops[1]),
-                                reverse1=reverse)
+        nisa.tensor_tensor_scan(
+            out, loaded(a), loaded(b), loaded(c), getattr(nl, ops[0]), getattr(nl, ops[1]), reverse1=reverse
+        )
         return stored(out)
 
-    same(kernel, array(rng, (60, 40), low=-0.9, high=0.9), array(rng, (60, 40)), array(rng, (60, 1)), rtol=1e-3, atol=1e-4)
+    same(
+        kernel,
+        array(rng, (60, 40), low=-0.9, high=0.9),
+        array(rng, (60, 40)),
+        array(rng, (60, 1)),
+        rtol=1e-3,
+        atol=1e-4,
+    )
 
 
 @pytest.mark.parametrize("op1", ["add", "maximum", "minimum"])
@@ -175,8 +185,16 @@ def test_range_select_and_its_maximum():
     @nki.jit
     def kernel(a, lo, hi):
         out, top = nl.ndarray(a.shape, "float32", nl.sbuf), nl.ndarray((a.shape[0], 1), "float32", nl.sbuf)
-        nisa.range_select(dst=out, on_true_tile=loaded(a), comp_op0=nl.greater_equal, comp_op1=nl.less,
-                          bound0=loaded(lo), bound1=loaded(hi), reduce_res=top, range_start=3)
+        nisa.range_select(
+            dst=out,
+            on_true_tile=loaded(a),
+            comp_op0=nl.greater_equal,
+            comp_op1=nl.less,
+            bound0=loaded(lo),
+            bound1=loaded(hi),
+            reduce_res=top,
+            range_start=3,
+        )
         return stored(out), stored(top)
 
     low = rng.integers(0, 20, (64, 1)).astype(np.float32)
@@ -193,12 +211,18 @@ def test_predicated_copy_and_select_reduce():
         other = loaded(a)
         nisa.tensor_copy_predicated(other, loaded(b), chosen, reverse_pred=True)
         out, top = nl.ndarray(a.shape, "float32", nl.sbuf), nl.ndarray((a.shape[0], 1), "float32", nl.sbuf)
-        nisa.select_reduce(out, chosen, loaded(b), loaded(column), reduce_res=top,
-                           reduce_cmd=nisa.reduce_cmd.reset_reduce)
+        nisa.select_reduce(
+            out, chosen, loaded(b), loaded(column), reduce_res=top, reduce_cmd=nisa.reduce_cmd.reset_reduce
+        )
         return stored(target), stored(other), stored(out), stored(top)
 
-    same(kernel, array(rng, (80, 21)), array(rng, (80, 21)), rng.integers(0, 2, (80, 21)).astype(np.uint8),
-         array(rng, (80, 1)))
+    same(
+        kernel,
+        array(rng, (80, 21)),
+        array(rng, (80, 21)),
+        rng.integers(0, 2, (80, 21)).astype(np.uint8),
+        array(rng, (80, 1)),
+    )
 
 
 def test_the_eight_largest():
@@ -235,8 +259,13 @@ def test_shuffles_and_gathers():
         nisa.local_gather(picked, loaded(a), loaded(places), num_elem_per_idx=2, num_valid_indices=32)
         return stored(shuffled), stored(gathered), stored(picked)
 
-    same(kernel, array(rng, (128, 40)), array(rng, (128, 40)), rng.integers(0, 40, (128, 13)).astype(np.uint32),
-         rng.integers(0, 20, (128, 2)).astype(np.uint16))
+    same(
+        kernel,
+        array(rng, (128, 40)),
+        array(rng, (128, 40)),
+        rng.integers(0, 40, (128, 13)).astype(np.uint32),
+        rng.integers(0, 20, (128, 2)).astype(np.uint16),
+    )
 
 
 def test_nonzero_with_count():
@@ -264,13 +293,17 @@ def test_dma_patterns_of_hbm():
         @nki.jit
         def kernel(a):
             tile = nl.ndarray((p, *free), "float32", nl.sbuf)
-            nisa.dma_copy(dst=tile, src=a.ap([list(pair) for pair in zip(steps, counts, strict=True)], offset=5))
+            nisa.dma_copy(
+                dst=tile, src=a.ap([list(pair) for pair in zip(steps, counts, strict=True)], offset=5)
+            )
             return stored(tile)
 
         x = array(rng, (size,))
-        result, = same(kernel, x)
-        index = 5 + sum(np.arange(c).reshape([-1 if d == a else 1 for d in range(len(counts))]) * s
-                        for a, (s, c) in enumerate(zip(steps, counts, strict=True)))
+        (result,) = same(kernel, x)
+        index = 5 + sum(
+            np.arange(c).reshape([-1 if d == a else 1 for d in range(len(counts))]) * s
+            for a, (s, c) in enumerate(zip(steps, counts, strict=True))
+        )
         np.testing.assert_array_equal(result, x[index])
 
 
@@ -284,10 +317,16 @@ def test_gather_and_scatter_rows():
         place = loaded(index)
         tile = nl.ndarray((32, 12), "float32", nl.sbuf)
         nisa.memset(tile, -5.0)
-        nisa.dma_copy(dst=tile, src=a.ap([[12, 32], [1, 12]], vector_offset=place, indirect_dim=0),
-                      oob_mode=nisa.oob_mode.skip)
-        nisa.dma_copy(dst=target.ap([[12, 32], [1, 12]], vector_offset=place, indirect_dim=0), src=tile,
-                      oob_mode=nisa.oob_mode.skip)
+        nisa.dma_copy(
+            dst=tile,
+            src=a.ap([[12, 32], [1, 12]], vector_offset=place, indirect_dim=0),
+            oob_mode=nisa.oob_mode.skip,
+        )
+        nisa.dma_copy(
+            dst=target.ap([[12, 32], [1, 12]], vector_offset=place, indirect_dim=0),
+            src=tile,
+            oob_mode=nisa.oob_mode.skip,
+        )
         return stored(tile), target
 
     x = array(rng, (50, 12))
@@ -317,7 +356,9 @@ def test_scalar_offset_from_a_tile_and_a_register():
     np.testing.assert_array_equal(second, x[18:26])
 
 
-@pytest.mark.parametrize("shape,axes", [((24, 40), (1, 0)), ((6, 5, 7), (2, 1, 0)), ((4, 3, 2, 5), (3, 1, 2, 0))])
+@pytest.mark.parametrize(
+    "shape,axes", [((24, 40), (1, 0)), ((6, 5, 7), (2, 1, 0)), ((4, 3, 2, 5), (3, 1, 2, 0))]
+)
 def test_dma_transpose(shape, axes):
     rng = np.random.default_rng(0)
 
@@ -328,7 +369,7 @@ def test_dma_transpose(shape, axes):
         return stored(out)
 
     x = array(rng, shape, "bfloat16")
-    result, = same(kernel, x)
+    (result,) = same(kernel, x)
     np.testing.assert_array_equal(result, x.transpose(axes))
 
 

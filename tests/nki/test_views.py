@@ -64,7 +64,9 @@ def test_slices_select_what_numpy_selects(data):
                 start = data.draw(st.integers(0, size - 1))
                 stop = data.draw(st.integers(start + 1, size))
                 step = data.draw(st.integers(1, 3))
-                key.append(data.draw(st.sampled_from([slice(start, stop, step), start, start - size, slice(None)])))
+                key.append(
+                    data.draw(st.sampled_from([slice(start, stop, step), start, start - size, slice(None)]))
+                )
             expected = flat(shape)[tuple(key)]
             got = values(tensor[tuple(key)])
             np.testing.assert_array_equal(got.reshape(-1), expected.reshape(-1))
@@ -83,8 +85,13 @@ def test_ellipsis_and_missing_indices(tracer):
 
 def test_an_index_off_by_one_is_an_error(tracer):
     tensor = tracer.allocate((128, 64), "float32", SBUF, "t", None)
-    for key in [(slice(0, 129),), (slice(None), 64), (slice(0, 128), slice(32, 65)), (-129,),
-                (slice(None), DynamicSlice(60, 5))]:
+    for key in [
+        (slice(0, 129),),
+        (slice(None), 64),
+        (slice(0, 128), slice(32, 65)),
+        (-129,),
+        (slice(None), DynamicSlice(60, 5)),
+    ]:
         with pytest.raises(OutOfBoundsError, match="outside dimension"):
             tensor[key]
 
@@ -122,7 +129,10 @@ def test_scalar_offset_scales_by_what_lies_right_of_the_dimension(tracer):
     tensor = tracer.allocate((8, 4, 6), "float32", HBM, "t", None)
     register = Affine(0, {Symbol("r", "r"): 1})
     assert tensor.ap([[6, 4], [1, 6]], scalar_offset=register, indirect_dim=0).offset == register * 24
-    assert tensor.ap([[6, 4], [1, 6]], offset=5, scalar_offset=register, indirect_dim=1).offset == register * 6 + 5
+    assert (
+        tensor.ap([[6, 4], [1, 6]], offset=5, scalar_offset=register, indirect_dim=1).offset
+        == register * 6 + 5
+    )
     reshaped = tensor.reshape((32, 6))
     assert reshaped.ap([[6, 4], [1, 6]], scalar_offset=register, indirect_dim=0).offset == register * 6
 
@@ -163,12 +173,12 @@ def test_view_rescales_the_last_dimension(tracer):
 def test_affine_offsets_of_dynamic_slices(tracer):
     i = Affine(0, {Symbol("i", "i"): 1})
     tensor = tracer.allocate((1024, 16), "float32", HBM, "t", None)
-    view = tensor[i * 128:(i + 1) * 128, 4:8]
+    view = tensor[i * 128 : (i + 1) * 128, 4:8]
     assert view.shape == (128, 4)
     assert view.offset == i * 2048 + 4
     assert tensor[DynamicSlice(i, 7)].shape == (7, 16)
     with pytest.raises(UnsupportedError, match="constant"):
-        tensor[i:2 * i]
+        tensor[i : 2 * i]
     with pytest.raises(UnsupportedError, match="Python condition"):
         bool(i)
 

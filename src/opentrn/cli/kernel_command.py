@@ -13,7 +13,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=T
 KernelName = Annotated[str, typer.Argument(metavar="FILE:KERNEL", help="e.g. matmul.py:tiled_matmul")]
 Arguments = Annotated[
     list[str] | None,
-    typer.Option("--args", "-a", help="One argument: bfloat16[128,512], zeros:int32[1,1], x.npy, scale=0.5. Repeat."),
+    typer.Option(
+        "--args", "-a", help="One argument: bfloat16[128,512], zeros:int32[1,1], x.npy, scale=0.5. Repeat."
+    ),
 ]
 Grid = Annotated[str | None, typer.Option(help="Launch grid: 2 for both cores; 1,3 for classic programs.")]
 Chip = Annotated[str | None, typer.Option(help="trn1, trn2 or trn3; else the environment's.")]
@@ -31,13 +33,21 @@ def _traced(kernel: str, args: list[str] | None, grid: str | None, chip: str | N
     from opentrn.nki.specification import load_kernel, parse_arguments, parse_grid
 
     positional, named = parse_arguments(args or [])
-    return traced_call(load_kernel(kernel), parse_grid(grid), positional, named,
-                       target.named(chip, "--chip") if chip else None)
+    return traced_call(
+        load_kernel(kernel),
+        parse_grid(grid),
+        positional,
+        named,
+        target.named(chip, "--chip") if chip else None,
+    )
 
 
 @app.command()
 def run(
-    kernel: KernelName, args: Arguments = None, grid: Grid = None, chip: Chip = None,
+    kernel: KernelName,
+    args: Arguments = None,
+    grid: Grid = None,
+    chip: Chip = None,
     relaxed: Annotated[bool, typer.Option(help="Uninitialised reads give NaN instead of an error.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Save the results.")] = None,
     as_json: AsJson = False,
@@ -64,8 +74,9 @@ def run(
 
 
 @app.command()
-def time(kernel: KernelName, args: Arguments = None, grid: Grid = None, chip: Chip = None,
-         as_json: AsJson = False) -> None:
+def time(
+    kernel: KernelName, args: Arguments = None, grid: Grid = None, chip: Chip = None, as_json: AsJson = False
+) -> None:
     """Time a kernel without executing it: cycles, engines, bytes, what bounds it, the longest stalls."""
     from opentrn.nki.report import summary
     from opentrn.nki.timing import time_traced
@@ -77,8 +88,13 @@ def time(kernel: KernelName, args: Arguments = None, grid: Grid = None, chip: Ch
 
 @app.command()
 def profile(
-    kernel: KernelName, args: Arguments = None, grid: Grid = None, chip: Chip = None,
-    trace: Annotated[Path, typer.Option(metavar="FILE.json", help="The Perfetto trace to write.")] = Path("kernel.json"),
+    kernel: KernelName,
+    args: Arguments = None,
+    grid: Grid = None,
+    chip: Chip = None,
+    trace: Annotated[Path, typer.Option(metavar="FILE.json", help="The Perfetto trace to write.")] = Path(
+        "kernel.json"
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Time a kernel instruction by instruction and write a trace for ui.perfetto.dev."""
@@ -88,8 +104,11 @@ def profile(
     traced, _ = _traced(kernel, args, grid, chip)
     timing = time_traced(traced, record=True, extrapolate=False)
     write_trace(timing, traced, trace)
-    print(json_format.dumps({**summary(timing, traced), "trace": str(trace)}) if as_json
-          else f"{timing.table()}\ntrace: {trace}")
+    print(
+        json_format.dumps({**summary(timing, traced), "trace": str(trace)})
+        if as_json
+        else f"{timing.table()}\ntrace: {trace}"
+    )
 
 
 @app.command()

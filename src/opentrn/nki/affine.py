@@ -83,9 +83,9 @@ class Affine:
         return _no_branch(self, "int()")
 
     def __floordiv__(self, other: Any) -> Any:
-        if isinstance(other, int) and other and not self.const % other:
-            if all(factor % other == 0 for factor in self.terms.values()):
-                return Affine(self.const // other, {s: f // other for s, f in self.terms.items()})
+        whole = isinstance(other, int) and other and not self.const % other
+        if whole and all(factor % other == 0 for factor in self.terms.values()):
+            return Affine(self.const // other, {s: f // other for s, f in self.terms.items()})
         raise UnsupportedError(f"{self!r} // {other!r} is not affine, so no access pattern can hold it")
 
     def __eq__(self, other: object) -> bool:
@@ -105,7 +105,9 @@ class Affine:
     __lt__ = __le__ = __gt__ = __ge__ = _compare
 
     def __repr__(self) -> str:
-        parts = [f"{factor}*{symbol}" if factor != 1 else f"{symbol}" for symbol, factor in self.terms.items()]
+        parts = [
+            f"{factor}*{symbol}" if factor != 1 else f"{symbol}" for symbol, factor in self.terms.items()
+        ]
         if self.const or not parts:
             parts.append(str(self.const))
         return " + ".join(parts)

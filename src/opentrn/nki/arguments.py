@@ -20,7 +20,9 @@ _HOST_TYPE = {entry.name: entry.numpy for entry in TABLE.values()}
 
 def is_array(value: Any) -> bool:
     """A NumPy array or a torch tensor."""
-    return isinstance(value, np.ndarray) or (type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"))
+    return isinstance(value, np.ndarray) or (
+        type(value).__module__.startswith("torch") and hasattr(value, "data_ptr")
+    )
 
 
 def to_numpy(value: Any) -> np.ndarray:
@@ -74,8 +76,10 @@ def _holds_arrays(value: Any) -> bool:
     fields = getattr(value, "__dict__", None)
     if not fields:
         return False
-    return any(is_array(item) or isinstance(item, (list, tuple, dict)) or _holds_arrays(item)
-               for item in fields.values())
+    return any(
+        is_array(item) or isinstance(item, (list, tuple, dict)) or _holds_arrays(item)
+        for item in fields.values()
+    )
 
 
 class NotCacheable(Exception):
@@ -118,7 +122,9 @@ def flatten_result(value: Any) -> list[NkiTensor]:
         return [tensor for item in value for tensor in flatten_result(item)]
     if isinstance(value, dict):
         return [tensor for item in value.values() for tensor in flatten_result(item)]
-    raise UnsupportedError(f"a kernel returned {type(value).__name__}; it can return tensors of shared_hbm only")
+    raise UnsupportedError(
+        f"a kernel returned {type(value).__name__}; it can return tensors of shared_hbm only"
+    )
 
 
 def restore_result(value: Any, arrays: list[np.ndarray]) -> Any:
@@ -141,7 +147,9 @@ def view_of(base: np.ndarray, tensor: NkiTensor) -> np.ndarray:
     size = ITEMSIZE[tensor.dtype]
     flat = np.ascontiguousarray(base).reshape(-1).view(np.uint8).view(f"<u{size}")
     strided = np.lib.stride_tricks.as_strided(
-        flat[int(tensor.offset):], tensor.shape, tuple(step * size for step in tensor._steps),
+        flat[int(tensor.offset) :],
+        tensor.shape,
+        tuple(step * size for step in tensor._steps),
     )
     return np.ascontiguousarray(strided).view(host)
 

@@ -37,9 +37,14 @@ REFUSED: dict[type[ast.AST], str] = {
     ast.ClassDef: "classes belong outside of the kernel, derived from nl.NKIObject",
 }
 _REFUSED_CALLS = {
-    "open": "files cannot be read", "eval": "code cannot be evaluated", "exec": "code cannot be evaluated",
-    "input": "nothing can be read", "set": "sets are not part of the language", "globals": "no introspection",
-    "locals": "no introspection", "breakpoint": "the debugger exists in simulation only",
+    "open": "files cannot be read",
+    "eval": "code cannot be evaluated",
+    "exec": "code cannot be evaluated",
+    "input": "nothing can be read",
+    "set": "sets are not part of the language",
+    "globals": "no introspection",
+    "locals": "no introspection",
+    "breakpoint": "the debugger exists in simulation only",
 }
 _HOST_MODULES = ("np", "numpy", "torch", "jax", "scipy", "random", "time", "os", "sys")
 
@@ -72,8 +77,9 @@ class _Visitor(ast.NodeVisitor):
         if isinstance(node, ast.While) and node.orelse:
             self._add(node, "while … else is not part of the language")
         if isinstance(node, ast.Dict) and any(
-                key is not None and isinstance(key, ast.Constant) and not isinstance(key.value, str)
-                for key in node.keys):
+            key is not None and isinstance(key, ast.Constant) and not isinstance(key.value, str)
+            for key in node.keys
+        ):
             self._add(node, "keys of dictionaries must be strings")
         super().generic_visit(node)
 
@@ -86,7 +92,9 @@ class _Visitor(ast.NodeVisitor):
         while isinstance(root, ast.Attribute):
             root = root.value
         if isinstance(root, ast.Name) and root.id in _HOST_MODULES and isinstance(node.func, ast.Attribute):
-            self._add(node, f"{ast.unparse(node.func)}() runs on the host; the kernel compiler does not know it")
+            self._add(
+                node, f"{ast.unparse(node.func)}() runs on the host; the kernel compiler does not know it"
+            )
         self.generic_visit(node)
 
 

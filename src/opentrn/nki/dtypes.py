@@ -8,6 +8,7 @@ so that their name survives (the public test suites look for it in ``str(dtype)`
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,10 +78,8 @@ def name_of(dtype: Any) -> str:
     if found is not None:
         return found
     found = _resolve(dtype)
-    try:
+    with contextlib.suppress(TypeError):  # not hashable
         _KNOWN[dtype] = found
-    except TypeError:
-        pass
     return found
 
 

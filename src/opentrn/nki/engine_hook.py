@@ -20,14 +20,20 @@ if TYPE_CHECKING:
 
 _engine: Any = None
 _GENERATION = {
-    "trn1": nc_version.gen2, "trn1n": nc_version.gen2, "inf2": nc_version.gen2, "gen2": nc_version.gen2,
-    "trn2": nc_version.gen3, "trn2n": nc_version.gen3, "gen3": nc_version.gen3,
-    "trn3": nc_version.gen4, "gen4": nc_version.gen4,
+    "trn1": nc_version.gen2,
+    "trn1n": nc_version.gen2,
+    "inf2": nc_version.gen2,
+    "gen2": nc_version.gen2,
+    "trn2": nc_version.gen3,
+    "trn2n": nc_version.gen3,
+    "gen3": nc_version.gen3,
+    "trn3": nc_version.gen4,
+    "gen4": nc_version.gen4,
 }
 
 
 def use(engine: Any) -> Any:
-    """Replace the engine (a module or object with Builder, execute, execute_ranks, time); returns the old one."""
+    """Replace the engine (something with Builder, execute, execute_ranks, time); returns the old one."""
     global _engine
     old, _engine = _engine, engine
     return old
@@ -62,7 +68,9 @@ def peek(tracer: Tracer, tensor: NkiTensor) -> np.ndarray:
     return np.asarray(values).view(host_type(tensor.dtype)).reshape(tensor.shape)
 
 
-def execute(program: Any, arrays: dict[str, np.ndarray], check: bool = True, **options: Any) -> dict[str, np.ndarray]:
+def execute(
+    program: Any, arrays: dict[str, np.ndarray], check: bool = True, **options: Any
+) -> dict[str, np.ndarray]:
     """Run a program. check=False: new tensors read as NaN (4 for integers) instead of raising."""
     words = {name: _plain(array) for name, array in arrays.items()}
     return current().execute(program, words, check=check, **options)

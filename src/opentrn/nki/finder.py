@@ -66,8 +66,9 @@ class _Loader(importlib.abc.Loader):
 class NkiFinder(importlib.abc.MetaPathFinder):
     """Answers for the public names above, and only if no other finder did."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None,
-                  target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         ours = target_of(fullname)
         if ours is None:
             return None
@@ -80,7 +81,6 @@ class NkiFinder(importlib.abc.MetaPathFinder):
         if importlib.util.find_spec(ours) is None:
             return None
         return importlib.machinery.ModuleSpec(fullname, _Loader(ours), is_package=True)
-
 
     def _real(self, name: str) -> bool:
         for finder in sys.meta_path:

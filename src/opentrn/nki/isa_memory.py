@@ -8,7 +8,7 @@ from opentrn.errors import UnsupportedError
 from opentrn.nki.enums import dge_mode as dge_modes
 from opentrn.nki.enums import dma_engine as dma_engines
 from opentrn.nki.enums import engine as engines
-from opentrn.nki.enums import nc_version, oob_mode as oob_modes
+from opentrn.nki.enums import oob_mode as oob_modes
 from opentrn.nki.isa_common import member, op_name, reduction_name
 from opentrn.nki.registers import VirtualRegister, new_register
 from opentrn.nki.tracing import active
@@ -19,43 +19,98 @@ _ANY_DGE = dge_modes.unknown
 
 
 # -- DMA ---------------------------------------------------------------------------------------------
-def dma_copy(dst: Any, src: Any, oob_mode: Any = _ERROR, dge_mode: Any = _ANY_DGE, engine: Any = _UNKNOWN,
-             name: str | None = None, priority: Any = None) -> None:
+def dma_copy(
+    dst: Any,
+    src: Any,
+    oob_mode: Any = _ERROR,
+    dge_mode: Any = _ANY_DGE,
+    engine: Any = _UNKNOWN,
+    name: str | None = None,
+    priority: Any = None,
+) -> None:
     """Copy between any two memories, converting the data type; gathers and scatters with `.ap()` offsets."""
     t = active()
     t.locate()
-    t.emit("dma_copy", dst=t.write(dst), src=t.read(src), oob_mode=member(oob_mode, oob_modes, "oob_mode"),
-           dge_mode=member(dge_mode, dge_modes, "dge_mode"), engine=member(engine, engines, "engine"), name=name)
+    t.emit(
+        "dma_copy",
+        dst=t.write(dst),
+        src=t.read(src),
+        oob_mode=member(oob_mode, oob_modes, "oob_mode"),
+        dge_mode=member(dge_mode, dge_modes, "dge_mode"),
+        engine=member(engine, engines, "engine"),
+        name=name,
+    )
 
 
-def dma_transpose(dst: Any, src: Any, axes: Any = None, dge_mode: Any = _ANY_DGE, oob_mode: Any = _ERROR,
-                  name: str | None = None, priority: Any = None) -> None:
+def dma_transpose(
+    dst: Any,
+    src: Any,
+    axes: Any = None,
+    dge_mode: Any = _ANY_DGE,
+    oob_mode: Any = _ERROR,
+    name: str | None = None,
+    priority: Any = None,
+) -> None:
     """Transpose with the DMA engines: [1,0], [2,1,0] or [3,1,2,0]."""
     t = active()
     t.locate()
-    t.emit("dma_transpose", dst=t.write(dst), src=t.read(src), axes=None if axes is None else tuple(axes),
-           dge_mode=member(dge_mode, dge_modes, "dge_mode"), oob_mode=member(oob_mode, oob_modes, "oob_mode"),
-           name=name)
+    t.emit(
+        "dma_transpose",
+        dst=t.write(dst),
+        src=t.read(src),
+        axes=None if axes is None else tuple(axes),
+        dge_mode=member(dge_mode, dge_modes, "dge_mode"),
+        oob_mode=member(oob_mode, oob_modes, "oob_mode"),
+        name=name,
+    )
 
 
-def dma_compute(dst: Any, srcs: Any, reduce_op: Any, scales: Any = None, unique_indices: bool = True,
-                name: str | None = None, oob_mode: Any = _ERROR) -> None:
+def dma_compute(
+    dst: Any,
+    srcs: Any,
+    reduce_op: Any,
+    scales: Any = None,
+    unique_indices: bool = True,
+    name: str | None = None,
+    oob_mode: Any = _ERROR,
+) -> None:
     """Scaled element-wise reduction inside the DMA engines; scatter-add and gather-add."""
     t = active()
     t.locate()
-    t.emit("dma_compute", dst=t.write(dst), srcs=[t.read(source) for source in srcs],
-           reduce_op=reduction_name(reduce_op), scales=None if scales is None else [float(s) for s in scales],
-           unique_indices=bool(unique_indices), oob_mode=member(oob_mode, oob_modes, "oob_mode"), name=name)
+    t.emit(
+        "dma_compute",
+        dst=t.write(dst),
+        srcs=[t.read(source) for source in srcs],
+        reduce_op=reduction_name(reduce_op),
+        scales=None if scales is None else [float(s) for s in scales],
+        unique_indices=bool(unique_indices),
+        oob_mode=member(oob_mode, oob_modes, "oob_mode"),
+        name=name,
+    )
 
 
-def sendrecv(src: Any, dst: Any, send_to_rank: Any, recv_from_rank: Any, pipe_id: Any,
-             dma_engine: Any = dma_engines.dma, name: str | None = None) -> None:
+def sendrecv(
+    src: Any,
+    dst: Any,
+    send_to_rank: Any,
+    recv_from_rank: Any,
+    pipe_id: Any,
+    dma_engine: Any = dma_engines.dma,
+    name: str | None = None,
+) -> None:
     """Exchange tiles between the two cores of a logical core."""
     t = active()
     t.locate()
-    t.emit("sendrecv", src=t.read(src), dst=t.write(dst), send_to_rank=int(send_to_rank),
-           recv_from_rank=int(recv_from_rank), pipe_id=int(pipe_id),
-           dma_engine=member(dma_engine, dma_engines, "dma_engine"), name=name)
+    t.emit(
+        "sendrecv",
+        src=t.read(src),
+        dst=t.write(dst),
+        send_to_rank=int(send_to_rank),
+        recv_from_rank=int(recv_from_rank),
+        pipe_id=int(pipe_id),
+        dma_engine=member(dma_engine, dma_engines, "dma_engine"),
+        name=name,
+    )
 
 
 def core_barrier(data: Any, cores: Any, engine: Any = engines.gpsimd, name: str | None = None) -> None:
@@ -63,10 +118,18 @@ def core_barrier(data: Any, cores: Any, engine: Any = engines.gpsimd, name: str 
     t = active()
     t.locate()
     if t.lnc == 1 and len(tuple(cores)) > 1:
-        raise UnsupportedError(f"core_barrier over cores {tuple(cores)} in a launch with one core", where=t.where,
-                               cure="launch with kernel[2], or skip the barrier when nl.num_programs() is 1")
-    t.emit("core_barrier", data=None if data is None else t.read(data), cores=tuple(int(c) for c in cores),
-           engine=member(engine, engines, "engine"), name=name)
+        raise UnsupportedError(
+            f"core_barrier over cores {tuple(cores)} in a launch with one core",
+            where=t.where,
+            cure="launch with kernel[2], or skip the barrier when nl.num_programs() is 1",
+        )
+    t.emit(
+        "core_barrier",
+        data=None if data is None else t.read(data),
+        cores=tuple(int(c) for c in cores),
+        engine=member(engine, engines, "engine"),
+        name=name,
+    )
 
 
 # -- GpSimd ------------------------------------------------------------------------------------------
@@ -74,32 +137,68 @@ def _pattern(pattern: Any) -> list[list[int]]:
     return [[int(step), int(count)] for step, count in pattern]
 
 
-def iota(dst: Any, pattern: Any, offset: Any = 0, channel_multiplier: int = 0, name: str | None = None) -> None:
+def iota(
+    dst: Any, pattern: Any, offset: Any = 0, channel_multiplier: int = 0, name: str | None = None
+) -> None:
     """``offset + partition * channel_multiplier + sum(step * index)``."""
     t = active()
     t.locate()
-    t.emit("iota", dst=t.write(dst), pattern=_pattern(pattern), offset=t.expression(offset),
-           channel_multiplier=int(channel_multiplier), name=name)
+    t.emit(
+        "iota",
+        dst=t.write(dst),
+        pattern=_pattern(pattern),
+        offset=t.expression(offset),
+        channel_multiplier=int(channel_multiplier),
+        name=name,
+    )
 
 
-def affine_select(dst: Any, pattern: Any, channel_multiplier: int, on_true_tile: Any, on_false_value: Any,
-                  cmp_op: Any = None, offset: Any = 0, name: str | None = None) -> None:
+def affine_select(
+    dst: Any,
+    pattern: Any,
+    channel_multiplier: int,
+    on_true_tile: Any,
+    on_false_value: Any,
+    cmp_op: Any = None,
+    offset: Any = 0,
+    name: str | None = None,
+) -> None:
     """Select by comparing an affine value with zero."""
     t = active()
     t.locate()
-    t.emit("affine_select", dst=t.write(dst), pattern=_pattern(pattern), channel_multiplier=int(channel_multiplier),
-           on_true_tile=t.read(on_true_tile), on_false_value=t.scalar(on_false_value),
-           cmp_op=op_name(cmp_op) or "equal", offset=t.expression(offset), name=name)
+    t.emit(
+        "affine_select",
+        dst=t.write(dst),
+        pattern=_pattern(pattern),
+        channel_multiplier=int(channel_multiplier),
+        on_true_tile=t.read(on_true_tile),
+        on_false_value=t.scalar(on_false_value),
+        cmp_op=op_name(cmp_op) or "equal",
+        offset=t.expression(offset),
+        name=name,
+    )
 
 
-def local_gather(dst: Any, src_buffer: Any, index: Any, num_elem_per_idx: int = 1,
-                 num_valid_indices: int | None = None, name: str | None = None) -> None:
+def local_gather(
+    dst: Any,
+    src_buffer: Any,
+    index: Any,
+    num_elem_per_idx: int = 1,
+    num_valid_indices: int | None = None,
+    name: str | None = None,
+) -> None:
     """Gather within each group of 16 partitions."""
     t = active()
     t.locate()
-    t.emit("local_gather", dst=t.write(dst), src_buffer=t.read(src_buffer), index=t.read(index),
-           num_elem_per_idx=int(num_elem_per_idx),
-           num_valid_indices=None if num_valid_indices is None else int(num_valid_indices), name=name)
+    t.emit(
+        "local_gather",
+        dst=t.write(dst),
+        src_buffer=t.read(src_buffer),
+        index=t.read(index),
+        num_elem_per_idx=int(num_elem_per_idx),
+        num_valid_indices=None if num_valid_indices is None else int(num_valid_indices),
+        name=name,
+    )
 
 
 def nc_n_gather(dst: Any, data: Any, indices: Any, name: str | None = None) -> None:
@@ -109,13 +208,20 @@ def nc_n_gather(dst: Any, data: Any, indices: Any, name: str | None = None) -> N
     t.emit("nc_n_gather", dst=t.write(dst), data=t.read(data), indices=t.read(indices), name=name)
 
 
-def nonzero_with_count(dst: Any, src: Any, index_offset: int = 0, padding_val: int = -1,
-                       name: str | None = None) -> None:
+def nonzero_with_count(
+    dst: Any, src: Any, index_offset: int = 0, padding_val: int = -1, name: str | None = None
+) -> None:
     """Indices of the nonzero elements of partitions 0, 16, …, and their number."""
     t = active()
     t.locate()
-    t.emit("nonzero_with_count", dst=t.write(dst), src=t.read(src), index_offset=t.expression(index_offset),
-           padding_val=int(padding_val), name=name)
+    t.emit(
+        "nonzero_with_count",
+        dst=t.write(dst),
+        src=t.read(src),
+        index_offset=t.expression(index_offset),
+        padding_val=int(padding_val),
+        name=name,
+    )
 
 
 def sequence_bounds(dst: Any, segment_ids: Any, name: str | None = None) -> None:
@@ -192,7 +298,6 @@ def register_store(dst: Any, src: Any) -> None:
     t = active()
     t.locate()
     t.emit("register_store", dst=t.write(dst), src=t.expression(src))
-
 
 
 def get_nc_sub_version() -> int:

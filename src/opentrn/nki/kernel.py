@@ -56,7 +56,7 @@ _caches: weakref.WeakKeyDictionary[Any, dict[Any, Traced]] = weakref.WeakKeyDict
 
 
 def launch_of(grid: Any) -> tuple[int, int]:
-    """(cores, dimensions of the launch grid) of ``kernel[grid]``. Raises UnsupportedError beyond two cores."""
+    """(cores, dimensions of the launch grid) of ``kernel[grid]``. Raises beyond two cores."""
     if grid is None:
         return 1, 0
     dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
@@ -64,13 +64,21 @@ def launch_of(grid: Any) -> tuple[int, int]:
     for extent in dims:
         cores *= int(extent)
     if cores not in (1, 2):
-        raise UnsupportedError(f"a launch grid of {dims}: a logical core has one or two cores",
-                               cure="kernel[1] or kernel[2]")
+        raise UnsupportedError(
+            f"a launch grid of {dims}: a logical core has one or two cores", cure="kernel[1] or kernel[2]"
+        )
     return cores, len(dims)
 
 
-def trace(function: Callable[..., Any], grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
-          chip: str | None = None, rank: int = 0, world: int = 1) -> tuple[Traced, dict[str, np.ndarray]]:
+def trace(
+    function: Callable[..., Any],
+    grid: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    chip: str | None = None,
+    rank: int = 0,
+    world: int = 1,
+) -> tuple[Traced, dict[str, np.ndarray]]:
     """The program of one call and its input arrays by program name."""
     chip = chip or target.chip()
     lnc, grid_rank = launch_of(grid)
@@ -85,8 +93,17 @@ def trace(function: Callable[..., Any], grid: Any, args: tuple[Any, ...], kwargs
         rebuild(value, name, collect)
     key = None
     try:
-        key = (freeze(list(bound.values())), grid_rank, lnc, chip, rank, world, version.current(), _closure(function),
-               engine_hook.current())
+        key = (
+            freeze(list(bound.values())),
+            grid_rank,
+            lnc,
+            chip,
+            rank,
+            world,
+            version.current(),
+            _closure(function),
+            engine_hook.current(),
+        )
         known = _caches.setdefault(function, {}).get(key)
         if known is not None:
             return known, arrays
@@ -113,11 +130,19 @@ def _bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _name(function: Any) -> str:
-    return getattr(function, "__name__", None) or getattr(getattr(function, "func", None), "__name__", "kernel")
+    inner = getattr(function, "func", None)
+    return str(getattr(function, "__name__", None) or getattr(inner, "__name__", "kernel"))
 
 
-def _trace(function: Callable[..., Any], bound: dict[str, Any], lnc: int, grid_rank: int, chip: str, rank: int,
-           world: int) -> Traced:
+def _trace(
+    function: Callable[..., Any],
+    bound: dict[str, Any],
+    lnc: int,
+    grid_rank: int,
+    chip: str,
+    rank: int,
+    world: int,
+) -> Traced:
     parameters = inspect.signature(function).parameters
     tracer = Tracer(chip, lnc, grid_rank, _name(function), rank, world)
     region = MemoryRegion.shared_hbm if lnc > 1 else MemoryRegion.private_hbm
@@ -132,7 +157,9 @@ def _trace(function: Callable[..., Any], bound: dict[str, Any], lnc: int, grid_r
     with tracer:
         for core in range(lnc):
             tracer.start_core(core)
-            positional, named = _arguments(parameters, {k: rebuild(v, k, bind_array) for k, v in bound.items()})
+            positional, named = _arguments(
+                parameters, {k: rebuild(v, k, bind_array) for k, v in bound.items()}
+            )
             returned = function(*positional, **named)
             tracer.end_core()
             if core == 0:
@@ -153,7 +180,11 @@ def _arguments(parameters: Any, values: dict[str, Any]) -> tuple[list[Any], dict
             positional.extend(value)
         elif kind is inspect.Parameter.VAR_KEYWORD:
             named.update(value)
-        elif kind is inspect.Parameter.POSITIONAL_ONLY or not named and kind is not inspect.Parameter.KEYWORD_ONLY:
+        elif (
+            kind is inspect.Parameter.POSITIONAL_ONLY
+            or (not named
+            and kind is not inspect.Parameter.KEYWORD_ONLY)
+        ):
             positional.append(value)
         else:
             named[name] = value
@@ -181,8 +212,14 @@ def traced_dtype(traced: Traced, name: str, array: np.ndarray) -> str:
     return name_of(array.dtype)
 
 
-def run(function: Callable[..., Any], grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
-        chip: str | None = None, **options: Any) -> Any:
+def run(
+    function: Callable[..., Any],
+    grid: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    chip: str | None = None,
+    **options: Any,
+) -> Any:
     """Trace and execute; NumPy results. Options: check, step_limit, on_print (`opentrn.core.execute`)."""
     traced, arrays = trace(function, grid, args, kwargs, chip)
     values = engine_hook.execute(traced.program, arrays, **options)
@@ -192,7 +229,9 @@ def run(function: Callable[..., Any], grid: Any, args: tuple[Any, ...], kwargs: 
 class Kernel:
     """What `@nki.jit` returns: a kernel that can be called, launched on a grid, simulated and timed."""
 
-    def __init__(self, func: Callable[..., Any], grid: Any = None, options: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, func: Callable[..., Any], grid: Any = None, options: dict[str, Any] | None = None
+    ) -> None:
         functools.update_wrapper(self, func, updated=())
         self.func, self.grid, self.options = func, grid, options or {}
 
@@ -209,7 +248,7 @@ class Kernel:
 
 
 def call(function: Callable[..., Any], grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A direct call outside of any kernel: tensors of a device go to the device's hook, others are simulated."""
+    """A direct call outside of any kernel: device tensors go to the device's hook, others are simulated."""
     found: list[Any] = []
 
     def note(path: str, array: Any) -> Any:
@@ -221,8 +260,10 @@ def call(function: Callable[..., Any], grid: Any, args: tuple[Any, ...], kwargs:
     if any(getattr(getattr(item, "device", None), "type", "cpu") == "neuron" for item in found):
         hook = device_hook
         if hook is None:
-            raise ConfigurationError("a kernel got tensors of the neuron device, which is not loaded",
-                                     cure="import torch before calling the kernel")
+            raise ConfigurationError(
+                "a kernel got tensors of the neuron device, which is not loaded",
+                cure="import torch before calling the kernel",
+            )
         return hook(function, grid, args, kwargs)
     result = run(function, grid, args, kwargs)
     if found and not all(isinstance(item, np.ndarray) for item in found):

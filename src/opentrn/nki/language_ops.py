@@ -34,15 +34,21 @@ def full(shape: Any, fill_value: Any, dtype: Any, buffer: Any = _SBUF, name: str
     tracer = active()
     result = tracer.allocate(shape, dtype, buffer, name, None)
     if result._storage.on_chip:
-        tracer.emit("memset", dst=tracer.write(result), value=tracer.scalar(fill_value), engine="unknown", name=None)
+        tracer.emit(
+            "memset", dst=tracer.write(result), value=tracer.scalar(fill_value), engine="unknown", name=None
+        )
         return result
     flat = result.reshape((1, result.size))
     step = 4096
     tile = tracer.allocate((1, builtins.min(step, result.size)), dtype, _SBUF, "fill", None)
-    tracer.emit("memset", dst=tracer.write(tile), value=tracer.scalar(fill_value), engine="unknown", name=None)
+    tracer.emit(
+        "memset", dst=tracer.write(tile), value=tracer.scalar(fill_value), engine="unknown", name=None
+    )
     for start in range(0, result.size, step):
         count = builtins.min(step, result.size - start)
-        tracer.emit("dma_copy", dst=tracer.write(flat[:, start:start + count]), src=tracer.read(tile[:, 0:count]))
+        tracer.emit(
+            "dma_copy", dst=tracer.write(flat[:, start : start + count]), src=tracer.read(tile[:, 0:count])
+        )
     return result
 
 
@@ -72,8 +78,15 @@ def rand(shape: Any, dtype: Any, buffer: Any = _SBUF, name: str = "") -> NkiTens
     bits = tracer.allocate(shape, "uint16", _SBUF, "random_bits", None)
     result = tracer.allocate(shape, dtype, buffer, name, None)
     tracer.emit("rng", dst=tracer.write(bits), engine="unknown", name=None)
-    tracer.emit("tensor_scalar", dst=tracer.write(result), data=tracer.read(bits), op0="multiply",
-                operand0=1.0 / 65536.0, engine="vector", name=None)
+    tracer.emit(
+        "tensor_scalar",
+        dst=tracer.write(result),
+        data=tracer.read(bits),
+        op0="multiply",
+        operand0=1.0 / 65536.0,
+        engine="vector",
+        name=None,
+    )
     return result
 
 
@@ -178,8 +191,16 @@ def _binary_result(name: str, x: Any, y: Any, dtype: Any) -> NkiTensor:
         return _tile_tile(tracer, name, x, y, out)
     tile, number, reverse = (x, y, False) if x_tile else (y, x, True)
     result = tracer.allocate(tile.shape, out, _SBUF, name, None)
-    tracer.emit("tensor_scalar", dst=tracer.write(result), data=tracer.read(tile), op0=name,
-                operand0=tracer.scalar(number), reverse0=reverse, engine="unknown", name=None)
+    tracer.emit(
+        "tensor_scalar",
+        dst=tracer.write(result),
+        data=tracer.read(tile),
+        op0=name,
+        operand0=tracer.scalar(number),
+        reverse0=reverse,
+        engine="unknown",
+        name=None,
+    )
     return result
 
 
@@ -188,19 +209,52 @@ def _tile_tile(tracer: Any, name: str, x: NkiTensor, y: NkiTensor, out: str) -> 
     x, y = _with_rank(x, rank), _with_rank(y, rank)
     shape = np.broadcast_shapes(x.shape, y.shape)
     result = tracer.allocate(shape, out, _SBUF, name, None)
-    if x.shape == shape and math.prod(y.shape[1:]) == 1 and y.shape[0] == shape[0] and math.prod(shape[1:]) > 1:
-        tracer.emit("tensor_scalar", dst=tracer.write(result), data=tracer.read(x), op0=name,
-                    operand0=tracer.read(_column(y)), reverse0=False, engine="unknown", name=None)
+    if (
+        x.shape == shape
+        and math.prod(y.shape[1:]) == 1
+        and y.shape[0] == shape[0]
+        and math.prod(shape[1:]) > 1
+    ):
+        tracer.emit(
+            "tensor_scalar",
+            dst=tracer.write(result),
+            data=tracer.read(x),
+            op0=name,
+            operand0=tracer.read(_column(y)),
+            reverse0=False,
+            engine="unknown",
+            name=None,
+        )
         return result
-    if y.shape == shape and math.prod(x.shape[1:]) == 1 and x.shape[0] == shape[0] and math.prod(shape[1:]) > 1:
-        tracer.emit("tensor_scalar", dst=tracer.write(result), data=tracer.read(y), op0=name,
-                    operand0=tracer.read(_column(x)), reverse0=True, engine="unknown", name=None)
+    if (
+        y.shape == shape
+        and math.prod(x.shape[1:]) == 1
+        and x.shape[0] == shape[0]
+        and math.prod(shape[1:]) > 1
+    ):
+        tracer.emit(
+            "tensor_scalar",
+            dst=tracer.write(result),
+            data=tracer.read(y),
+            op0=name,
+            operand0=tracer.read(_column(x)),
+            reverse0=True,
+            engine="unknown",
+            name=None,
+        )
         return result
     x, y = broadcast_view(tracer, x, shape), broadcast_view(tracer, y, shape)
     if x.buffer is MemoryRegion.psum and y.buffer is MemoryRegion.psum:
         y = _copied(tracer, y)
-    tracer.emit("tensor_tensor", dst=tracer.write(result), data1=tracer.read(x), data2=tracer.read(y), op=name,
-                engine="unknown", name=None)
+    tracer.emit(
+        "tensor_tensor",
+        dst=tracer.write(result),
+        data1=tracer.read(x),
+        data2=tracer.read(y),
+        op=name,
+        engine="unknown",
+        name=None,
+    )
     return result
 
 
@@ -221,11 +275,15 @@ def broadcast_view(tracer: Any, x: NkiTensor, shape: tuple[int, ...]) -> NkiTens
     if x.shape[0] != shape[0]:
         wide = tracer.allocate((shape[0], *x.shape[1:]), x.dtype, _SBUF, "broadcast", None)
         source = x if x.buffer is not MemoryRegion.psum else _copied(tracer, x)
-        repeated = NkiTensor(source._storage, source.dtype, source.offset, (0, *source._steps[1:]), wide.shape)
+        repeated = NkiTensor(
+            source._storage, source.dtype, source.offset, (0, *source._steps[1:]), wide.shape
+        )
         tracer.emit("dma_copy", dst=tracer.write(wide), src=tracer.read(repeated))
         x = wide
-    steps = tuple(0 if have == 1 and want != 1 else step
-                  for step, have, want in zip(x._steps, x._counts, shape, strict=True))
+    steps = tuple(
+        0 if have == 1 and want != 1 else step
+        for step, have, want in zip(x._steps, x._counts, shape, strict=True)
+    )
     return NkiTensor(x._storage, x.dtype, x.offset, steps, tuple(shape))
 
 
@@ -233,7 +291,9 @@ def _unary_result(name: str, x: Any, dtype: Any, engine: str) -> NkiTensor:
     tracer = active()
     result = tracer.allocate(x.shape, dtype or x.dtype, _SBUF, name, None)
     if engine == "scalar":
-        tracer.emit("activation", dst=tracer.write(result), op=name, data=tracer.read(x), scale=1.0, name=None)
+        tracer.emit(
+            "activation", dst=tracer.write(result), op=name, data=tracer.read(x), scale=1.0, name=None
+        )
     elif engine == "reciprocal":
         tracer.emit("reciprocal", dst=tracer.write(result), data=tracer.read(x), name=None)
     else:
@@ -262,24 +322,65 @@ def _unary(name: str, documentation: str, engine: str = "scalar") -> Callable[..
 
 
 BINARY = {
-    "add": "x + y", "subtract": "x - y", "multiply": "x * y", "divide": "x / y", "maximum": "max(x, y)",
-    "minimum": "min(x, y)", "power": "x ** y", "mod": "x mod y, with the sign of y",
-    "fmod": "remainder of x / y, with the sign of x", "equal": "x == y", "not_equal": "x != y", "less": "x < y",
-    "less_equal": "x <= y", "greater": "x > y", "greater_equal": "x >= y", "logical_and": "x and y",
-    "logical_or": "x or y", "logical_xor": "x xor y", "bitwise_and": "x & y", "bitwise_or": "x | y",
-    "bitwise_xor": "x ^ y", "left_shift": "x << y", "right_shift": "x >> y, logical",
-    "arithmetic_shift_right": "x >> y, with the sign", "abs_max": "max(|x|, |y|)", "abs_min": "min(|x|, |y|)",
+    "add": "x + y",
+    "subtract": "x - y",
+    "multiply": "x * y",
+    "divide": "x / y",
+    "maximum": "max(x, y)",
+    "minimum": "min(x, y)",
+    "power": "x ** y",
+    "mod": "x mod y, with the sign of y",
+    "fmod": "remainder of x / y, with the sign of x",
+    "equal": "x == y",
+    "not_equal": "x != y",
+    "less": "x < y",
+    "less_equal": "x <= y",
+    "greater": "x > y",
+    "greater_equal": "x >= y",
+    "logical_and": "x and y",
+    "logical_or": "x or y",
+    "logical_xor": "x xor y",
+    "bitwise_and": "x & y",
+    "bitwise_or": "x | y",
+    "bitwise_xor": "x ^ y",
+    "left_shift": "x << y",
+    "right_shift": "x >> y, logical",
+    "arithmetic_shift_right": "x >> y, with the sign",
+    "abs_max": "max(|x|, |y|)",
+    "abs_min": "min(|x|, |y|)",
 }
 UNARY = {
-    "exp": "e ** x", "log": "natural logarithm", "square": "x * x", "sqrt": "square root",
-    "rsqrt": "1 / sqrt(x)", "abs": "|x|", "sign": "sign of x", "sigmoid": "logistic function",
-    "relu": "max(x, 0)", "gelu": "GELU", "gelu_dx": "derivative of GELU", "gelu_apprx_tanh": "GELU, tanh form",
-    "gelu_apprx_sigmoid": "GELU, sigmoid form", "gelu_apprx_sigmoid_dx": "derivative of the sigmoid form",
-    "silu": "x * sigmoid(x)", "silu_dx": "derivative of silu", "tanh": "hyperbolic tangent",
-    "softplus": "log(1 + e ** x)", "mish": "x * tanh(softplus(x))", "erf": "error function",
-    "erf_dx": "derivative of the error function", "sin": "sine", "cos": "cosine", "tan": "tangent",
-    "arctan": "inverse tangent", "ceil": "smallest integer >= x", "floor": "largest integer <= x",
-    "trunc": "integer part", "reciprocal": "1 / x", "negative": "-x", "logical_not": "not x",
+    "exp": "e ** x",
+    "log": "natural logarithm",
+    "square": "x * x",
+    "sqrt": "square root",
+    "rsqrt": "1 / sqrt(x)",
+    "abs": "|x|",
+    "sign": "sign of x",
+    "sigmoid": "logistic function",
+    "relu": "max(x, 0)",
+    "gelu": "GELU",
+    "gelu_dx": "derivative of GELU",
+    "gelu_apprx_tanh": "GELU, tanh form",
+    "gelu_apprx_sigmoid": "GELU, sigmoid form",
+    "gelu_apprx_sigmoid_dx": "derivative of the sigmoid form",
+    "silu": "x * sigmoid(x)",
+    "silu_dx": "derivative of silu",
+    "tanh": "hyperbolic tangent",
+    "softplus": "log(1 + e ** x)",
+    "mish": "x * tanh(softplus(x))",
+    "erf": "error function",
+    "erf_dx": "derivative of the error function",
+    "sin": "sine",
+    "cos": "cosine",
+    "tan": "tangent",
+    "arctan": "inverse tangent",
+    "ceil": "smallest integer >= x",
+    "floor": "largest integer <= x",
+    "trunc": "integer part",
+    "reciprocal": "1 / x",
+    "negative": "-x",
+    "logical_not": "not x",
     "invert": "bitwise complement",
 }
 OPERATIONS: dict[str, Callable[..., NkiTensor]] = {name: _binary(name, text) for name, text in BINARY.items()}
@@ -289,6 +390,7 @@ copy.nki_op = "copy"  # type: ignore[attr-defined]
 
 def _composed(name: str) -> Callable[[Callable[..., NkiTensor]], Callable[..., NkiTensor]]:
     """Replace the generated function of an operation that the engines have under another form only."""
+
     def register(function: Callable[..., NkiTensor]) -> Callable[..., NkiTensor]:
         function.__name__ = function.__qualname__ = name
         function.__doc__ = UNARY[name]
@@ -336,8 +438,16 @@ def reduced(op: str, x: NkiTensor, axis: Any, dtype: Any, keepdims: bool, negate
     axes = _axes(x, axis)
     kept = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
     result = tracer.allocate(kept, dtype or x.dtype, _SBUF, op, None)
-    tracer.emit("tensor_reduce", dst=tracer.write(result), op=op, data=tracer.read(x), axis=axes, negate=negate,
-                keepdims=True, name=None)
+    tracer.emit(
+        "tensor_reduce",
+        dst=tracer.write(result),
+        op=op,
+        data=tracer.read(x),
+        axis=axes,
+        negate=negate,
+        keepdims=True,
+        name=None,
+    )
     if keepdims:
         return result
     shape = tuple(n for a, n in enumerate(x.shape) if a not in axes)
@@ -385,7 +495,14 @@ def var(x: Any, axis: Any, dtype: Any = None, keepdims: bool = False) -> NkiTens
     return _binary_result("multiply", total, 1.0 / count, dtype or x.dtype)
 
 
-for _name, _function in (("max", max), ("min", min), ("sum", sum), ("prod", prod), ("all", all), ("mean", mean)):
+for _name, _function in (
+    ("max", max),
+    ("min", min),
+    ("sum", sum),
+    ("prod", prod),
+    ("all", all),
+    ("mean", mean),
+):
     _function.nki_op = _name  # type: ignore[attr-defined]
 
 
@@ -400,16 +517,26 @@ def softmax(x: Any, axis: Any = -1, dtype: Any = None) -> NkiTensor:
     return _binary_result("multiply", powers, inverse, dtype or x.dtype)
 
 
-def rms_norm(x: Any, w: Any, axis: Any, n: int, epsilon: float = 1e-6, dtype: Any = None,
-             compute_dtype: Any = None) -> NkiTensor:
+def rms_norm(
+    x: Any, w: Any, axis: Any, n: int, epsilon: float = 1e-6, dtype: Any = None, compute_dtype: Any = None
+) -> NkiTensor:
     """``x / sqrt(sum(x ** 2) / n + epsilon) * w``."""
     compute = compute_dtype or "float32"
     squares = _unary_result("square", x, compute, "scalar")
     total = reduced("add", squares, axis, compute, True)
     tracer = active()
     shifted = tracer.allocate(total.shape, compute, _SBUF, "mean_square", None)
-    tracer.emit("tensor_scalar", dst=tracer.write(shifted), data=tracer.read(total), op0="multiply",
-                operand0=1.0 / n, op1="add", operand1=float(epsilon), engine="vector", name=None)
+    tracer.emit(
+        "tensor_scalar",
+        dst=tracer.write(shifted),
+        data=tracer.read(total),
+        op0="multiply",
+        operand0=1.0 / n,
+        op1="add",
+        operand1=float(epsilon),
+        engine="vector",
+        name=None,
+    )
     scale = _unary_result("rsqrt", shifted, compute, "scalar")
     normed = _binary_result("multiply", x, scale, compute)
     return _binary_result("multiply", normed, w, dtype or x.dtype)
@@ -422,7 +549,9 @@ def matmul(x: Any, y: Any, transpose_x: bool = False) -> NkiTensor:
         flipped = _transposed(tracer, x)
         x = _copied(tracer, flipped) if flipped.buffer is MemoryRegion.psum else flipped
     result = tracer.allocate((x.shape[1], y.shape[1]), "float32", MemoryRegion.psum, "matmul", None)
-    tracer.emit("nc_matmul", dst=tracer.write(result), stationary=tracer.read(x), moving=tracer.read(y), name=None)
+    tracer.emit(
+        "nc_matmul", dst=tracer.write(result), stationary=tracer.read(x), moving=tracer.read(y), name=None
+    )
     return result
 
 
@@ -450,17 +579,32 @@ def where(condition: Any, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
     predicate = condition
     if condition.dtype not in ("uint8", "uint16", "uint32"):
         predicate = tracer.allocate(shape, "uint8", _SBUF, "predicate", None)
-        tracer.emit("tensor_scalar", dst=tracer.write(predicate), data=tracer.read(condition), op0="not_equal",
-                    operand0=0.0, engine="vector", name=None)
+        tracer.emit(
+            "tensor_scalar",
+            dst=tracer.write(predicate),
+            data=tracer.read(condition),
+            op0="not_equal",
+            operand0=0.0,
+            engine="vector",
+            name=None,
+        )
     for value, reverse in ((x, False), (y, True)):
         if isinstance(value, NkiTensor):
             value = broadcast_view(tracer, _with_rank(value, len(shape)), shape)
             if value.dtype != result.dtype:
                 cast = tracer.allocate(shape, result.dtype, _SBUF, "cast", None)
-                tracer.emit("tensor_copy", dst=tracer.write(cast), src=tracer.read(value), engine="unknown", name=None)
+                tracer.emit(
+                    "tensor_copy", dst=tracer.write(cast), src=tracer.read(value), engine="unknown", name=None
+                )
                 value = cast
-        tracer.emit("tensor_copy_predicated", dst=tracer.write(result), src=tracer.scalar(value),
-                    predicate=tracer.read(predicate), reverse_pred=reverse, name=None)
+        tracer.emit(
+            "tensor_copy_predicated",
+            dst=tracer.write(result),
+            src=tracer.scalar(value),
+            predicate=tracer.read(predicate),
+            reverse_pred=reverse,
+            name=None,
+        )
     return result
 
 
@@ -478,9 +622,17 @@ def gather_flattened(data: Any, indices: Any, axis: int = 0, dtype: Any = None) 
     result = tracer.allocate(indices.shape, data.dtype, _SBUF, "gather", None)
     if indices.dtype != "uint32":
         cast = tracer.allocate(indices.shape, "uint32", _SBUF, "indices", None)
-        tracer.emit("tensor_copy", dst=tracer.write(cast), src=tracer.read(indices), engine="unknown", name=None)
+        tracer.emit(
+            "tensor_copy", dst=tracer.write(cast), src=tracer.read(indices), engine="unknown", name=None
+        )
         indices = cast
-    tracer.emit("nc_n_gather", dst=tracer.write(result), data=tracer.read(data), indices=tracer.read(indices), name=None)
+    tracer.emit(
+        "nc_n_gather",
+        dst=tracer.write(result),
+        data=tracer.read(data),
+        indices=tracer.read(indices),
+        name=None,
+    )
     return result if dtype is None or name_of(dtype) == result.dtype else copy(result, dtype)
 
 
@@ -491,8 +643,13 @@ def broadcast_to(x: Any, shape: Any, dtype: Any = None) -> NkiTensor:
     if x.shape == shape and (dtype is None or name_of(dtype) == x.dtype):
         return x
     result = tracer.allocate(shape, dtype or x.dtype, _SBUF, "broadcast", None)
-    tracer.emit("tensor_copy", dst=tracer.write(result), src=tracer.read(broadcast_view(tracer, x, shape)),
-                engine="unknown", name=None)
+    tracer.emit(
+        "tensor_copy",
+        dst=tracer.write(result),
+        src=tracer.read(broadcast_view(tracer, x, shape)),
+        engine="unknown",
+        name=None,
+    )
     return result
 
 

@@ -106,8 +106,11 @@ def _whiles_of(filename: str) -> tuple[tuple[int, int], ...]:
         tree = ast.parse(source)
     except SyntaxError:
         return ()
-    return tuple((node.test.lineno, node.test.end_lineno or node.test.lineno)
-                 for node in ast.walk(tree) if isinstance(node, ast.While))
+    return tuple(
+        (node.test.lineno, node.test.end_lineno or node.test.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.While)
+    )
 
 
 def _while_at(filename: str, line: int) -> int | None:

@@ -26,13 +26,27 @@ def traced_call(kernel: Any, grid: Any, args: list[Any], kwargs: dict[str, Any],
 def summary(timing: Any, traced: Traced) -> dict[str, Any]:
     """The figures of a timing as one JSON object. Times in nanoseconds; everything simulated."""
     return {
-        "kernel": timing.program, "chip": timing.chip, "cores": traced.lnc, "kind": "simulated",
+        "kernel": timing.program,
+        "chip": timing.chip,
+        "cores": traced.lnc,
+        "kind": "simulated",
         "nanoseconds": timing.nanoseconds,
         "cycles": {engine: timing.cycles(engine) for engine in ("tensor", "vector", "scalar", "gpsimd")},
-        "utilisation": timing.utilisation, "instructions": timing.instructions, "bytes": timing.bytes,
-        "flops": timing.flops, "bound": timing.bound,
-        "stalls": [{"nanoseconds": stall.nanoseconds, "engine": stall.engine, "instruction": stall.instruction,
-                    "cause": stall.cause, "source": stall.source} for stall in timing.stalls[:3]],
+        "utilisation": timing.utilisation,
+        "instructions": timing.instructions,
+        "bytes": timing.bytes,
+        "flops": timing.flops,
+        "bound": timing.bound,
+        "stalls": [
+            {
+                "nanoseconds": stall.nanoseconds,
+                "engine": stall.engine,
+                "instruction": stall.instruction,
+                "cause": stall.cause,
+                "source": stall.source,
+            }
+            for stall in timing.stalls[:3]
+        ],
         "assumptions": list(timing.assumptions),
     }
 
@@ -45,9 +59,11 @@ def describe_result(value: Any) -> list[str]:
         if not isinstance(array, np.ndarray):
             continue
         numbers = array.astype(np.float32) if not array.dtype.names else array.view(array.dtype[0])
-        lines.append(f"result {place}: {array.dtype} {array.shape}, min {np.nanmin(numbers):.6g}, "
-                     f"max {np.nanmax(numbers):.6g}, mean {np.nanmean(numbers):.6g}, "
-                     f"NaN {int(np.isnan(numbers).sum()) if numbers.dtype.kind == 'f' else 0}")
+        lines.append(
+            f"result {place}: {array.dtype} {array.shape}, min {np.nanmin(numbers):.6g}, "
+            f"max {np.nanmax(numbers):.6g}, mean {np.nanmean(numbers):.6g}, "
+            f"NaN {int(np.isnan(numbers).sum()) if numbers.dtype.kind == 'f' else 0}"
+        )
     return lines
 
 
@@ -61,16 +77,35 @@ def write_trace(timing: Any, traced: Traced, path: Path) -> None:
     for core in sorted(set(cores)):
         events.append({"ph": "M", "name": "process_name", "pid": core, "args": {"name": f"core {core}"}})
     for core, number in sorted(set(zip(cores, engines, strict=True))):
-        events.append({"ph": "M", "name": "thread_name", "pid": core, "tid": number,
-                       "args": {"name": engine(number).name}})
+        events.append(
+            {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": core,
+                "tid": number,
+                "args": {"name": engine(number).name},
+            }
+        )
     for place, index in enumerate(intervals["instruction"].tolist()):
         name, _, _, line, *_ = instructions[index]
-        event: dict[str, Any] = {"ph": "X", "name": name, "pid": cores[place], "tid": engines[place],
-                                 "ts": float(intervals["start_ns"][place]) / 1e3,
-                                 "dur": float(intervals["end_ns"][place] - intervals["start_ns"][place]) / 1e3}
+        event: dict[str, Any] = {
+            "ph": "X",
+            "name": name,
+            "pid": cores[place],
+            "tid": engines[place],
+            "ts": float(intervals["start_ns"][place]) / 1e3,
+            "dur": float(intervals["end_ns"][place] - intervals["start_ns"][place]) / 1e3,
+        }
         if line >= 0:
             file, number = sources[line]
             event["args"] = {"source": f"{texts[file]}:{number}"}
         events.append(event)
-    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns",
-                                "otherData": {"kernel": timing.program, "chip": timing.chip, "times": "simulated"}}))
+    path.write_text(
+        json.dumps(
+            {
+                "traceEvents": events,
+                "displayTimeUnit": "ns",
+                "otherData": {"kernel": timing.program, "chip": timing.chip, "times": "simulated"},
+            }
+        )
+    )

@@ -1,4 +1,4 @@
-"""Kernels and their arguments named in text: ``FILE:KERNEL`` and ``bfloat16[128,512]``, for the command line."""
+"""Kernels and arguments in text, for the command line: ``FILE:KERNEL``, ``bfloat16[128,512]``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def load_kernel(text: str) -> Any:
     """The kernel of ``FILE:KERNEL``. Raises ConfigurationError for a missing file or name."""
     path, _, name = text.rpartition(":")
     if not path:
-        raise ConfigurationError(f"{text!r} names no kernel", cure="write FILE:KERNEL, e.g. matmul.py:tiled_matmul")
+        raise ConfigurationError(
+            f"{text!r} names no kernel", cure="write FILE:KERNEL, e.g. matmul.py:tiled_matmul"
+        )
     file = Path(path)
     if not file.is_file():
         raise ConfigurationError(f"there is no file {path}")
@@ -40,7 +42,9 @@ def load_kernel(text: str) -> Any:
     kernel = getattr(module, name, None)
     if kernel is None:
         found = sorted(key for key, value in vars(module).items() if isinstance(value, Kernel))
-        raise ConfigurationError(f"{path} has no kernel {name!r}", cure=f"it has: {', '.join(found) or 'none'}")
+        raise ConfigurationError(
+            f"{path} has no kernel {name!r}", cure=f"it has: {', '.join(found) or 'none'}"
+        )
     return kernel
 
 

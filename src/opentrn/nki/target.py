@@ -12,9 +12,23 @@ import os
 from opentrn.errors import ConfigurationError
 
 _CHIP = {
-    "gen2": "trn1", "gen3": "trn2", "gen4": "trn3", "trn1": "trn1", "trn1n": "trn1", "inf2": "inf2",
-    "trn2": "trn2", "trn2n": "trn2", "trn2u": "trn2", "trn3": "trn3", "trn3u": "trn3",
-    "nc_v2": "trn1", "nc_v3": "trn2", "nc_v4": "trn3", "2": "trn1", "3": "trn2", "4": "trn3",
+    "gen2": "trn1",
+    "gen3": "trn2",
+    "gen4": "trn3",
+    "trn1": "trn1",
+    "trn1n": "trn1",
+    "inf2": "inf2",
+    "trn2": "trn2",
+    "trn2n": "trn2",
+    "trn2u": "trn2",
+    "trn3": "trn3",
+    "trn3u": "trn3",
+    "nc_v2": "trn1",
+    "nc_v3": "trn2",
+    "nc_v4": "trn3",
+    "2": "trn1",
+    "3": "trn2",
+    "4": "trn3",
 }
 
 
@@ -37,4 +51,6 @@ def named(text: str, variable: str = "target") -> str:
     try:
         return _CHIP[text.lower()]
     except KeyError:
-        raise ConfigurationError(f"{variable}={text!r} names no target", cure=f"one of {', '.join(_CHIP)}") from None
+        raise ConfigurationError(
+            f"{variable}={text!r} names no target", cure=f"one of {', '.join(_CHIP)}"
+        ) from None

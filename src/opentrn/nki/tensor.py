@@ -35,18 +35,24 @@ class NKIObject:
         super().__init_subclass__(**options)
         if "__init__" in cls.__dict__ or "__slots__" in cls.__dict__:
             return
-        annotations = cls.__dict__.get("__annotations__")
+        annotations = vars(cls).get("__annotations__")
         for name, kind in (annotations or {}).items():
             if name not in cls.__dict__ and "ClassVar" not in str(kind):
                 setattr(cls, name, None)  # a field that is not given is None
-        added = {name: Any for name, value in cls.__dict__.items()
-                 if not name.startswith("__") and _is_field(value)
-                 and (annotations is None or name not in annotations)}
+        added = {
+            name: Any
+            for name, value in cls.__dict__.items()
+            if not name.startswith("__")
+            and _is_field(value)
+            and (annotations is None or name not in annotations)
+        }
         if added:
             cls.__annotations__ = {**(annotations or {}), **added}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        names = [name for kind in reversed(type(self).__mro__) for name in kind.__dict__.get("__annotations__", {})]
+        names = [
+            name for kind in reversed(type(self).__mro__) for name in vars(kind).get("__annotations__", {})
+        ]
         if len(args) > len(names) or any(name not in names for name in kwargs):
             raise TypeError(f"{type(self).__name__}() takes the fields {names}, not {args} {kwargs}")
         values = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -68,8 +74,21 @@ class Storage:
     (HBM). `free_shape` is the shape it was declared with.
     """
 
-    __slots__ = ("address", "buffer", "dtype", "key", "name", "on_chip", "owner", "partition_bytes",
-                 "partitions", "program_name", "shape", "where", "zero_pending")
+    __slots__ = (
+        "address",
+        "buffer",
+        "dtype",
+        "key",
+        "name",
+        "on_chip",
+        "owner",
+        "partition_bytes",
+        "partitions",
+        "program_name",
+        "shape",
+        "where",
+        "zero_pending",
+    )
 
     def __init__(self, shape: tuple[int, ...], dtype: str, buffer: MemoryRegion, name: str) -> None:
         self.shape, self.dtype, self.buffer, self.name = shape, dtype, buffer, name
@@ -115,8 +134,16 @@ class NkiTensor(NKIObject):
 
     __slots__ = ("_counts", "_steps", "_storage", "dtype", "indirect", "offset", "whole")
 
-    def __init__(self, storage: Storage, dtype: str, offset: Any, steps: tuple[int, ...],
-                 counts: tuple[int, ...], indirect: Indirect | None = None, whole: bool = False) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        dtype: str,
+        offset: Any,
+        steps: tuple[int, ...],
+        counts: tuple[int, ...],
+        indirect: Indirect | None = None,
+        whole: bool = False,
+    ) -> None:
         self._storage, self.dtype, self.offset = storage, dtype, offset
         self._steps, self._counts, self.indirect = steps, counts, indirect
         self.whole = whole  # the view covers the storage in order: what `.ap()` and `reshape` start from
@@ -166,8 +193,6 @@ class NkiTensor(NKIObject):
         return self._counts[0]
 
     def __repr__(self) -> str:
-        if self._storage.owner is not None and self._storage.owner.can_peek():
-            return f"NkiTensor(shape={self.shape}, dtype={self.dtype}, {self.buffer.value}, values=\n{self.numpy()})"
         return f"NkiTensor({self.name!r}, shape={self.shape}, dtype={self.dtype}, buffer={self.buffer.value})"
 
     def numpy(self) -> Any:
@@ -209,21 +234,28 @@ class NkiTensor(NKIObject):
                 else:
                     dropped.append(step)
             else:
-                start, length = _other_index(item, count, axis, self)
+                start, size = _other_index(item, count, axis, self)
                 offset = offset + start * step
-                if length is None and not (axis == 0 and on_chip):
+                if size is None and not (axis == 0 and on_chip):
                     dropped.append(step)
                 else:
                     new_steps.append(step)
-                    new_counts.append(1 if length is None else length)
+                    new_counts.append(1 if size is None else size)
         least = 2 if on_chip else 1
         while len(new_counts) < least and dropped:
             new_steps.append(dropped.pop())
             new_counts.append(1)
         return NkiTensor(self._storage, self.dtype, offset, tuple(new_steps), tuple(new_counts))
 
-    def ap(self, pattern: Any, offset: Any = None, scalar_offset: Any = None, vector_offset: Any = None,
-           indirect_dim: int = 0, dtype: Any = None) -> NkiTensor:
+    def ap(
+        self,
+        pattern: Any,
+        offset: Any = None,
+        scalar_offset: Any = None,
+        vector_offset: Any = None,
+        indirect_dim: int = 0,
+        dtype: Any = None,
+    ) -> NkiTensor:
         """An access pattern over the flattened storage: ``offset + sum(step * index)`` in elements.
 
         Not composable: any earlier slicing is discarded (from 0.5.0 on, ``offset=None`` starts at this
@@ -235,9 +267,7 @@ class NkiTensor(NKIObject):
         new_dtype = self.dtype if dtype is None else name_of(dtype)
         if offset is None:
             offset = self.offset if version.at_least(0, 5) else 0
-        elif isinstance(offset, Affine) or isinstance(offset, int):
-            pass
-        else:
+        elif not isinstance(offset, (Affine, int)):
             offset = int(offset)
         steps = tuple(int(pair[0]) for pair in pattern)
         counts = tuple(int(pair[1]) for pair in pattern)
@@ -247,7 +277,7 @@ class NkiTensor(NKIObject):
             width = storage.partition_bytes // ITEMSIZE[new_dtype]
             if counts[0] > 1 and steps[0] != width:
                 raise UnsupportedError(
-                    f"{self.name}.ap(): the partition step is {steps[0]}, but a partition of this tensor holds "
+                    f"{self.name}.ap(): the partition step is {steps[0]}, but a partition holds "
                     f"{width} elements and engines read consecutive partitions",
                     cure=f"use [{width}, {counts[0]}] as the first pair of the pattern",
                 )
@@ -256,7 +286,7 @@ class NkiTensor(NKIObject):
         if scalar_offset is not None and vector_offset is not None:
             raise UnsupportedError(f"{self.name}.ap(): scalar_offset and vector_offset exclude each other")
         if scalar_offset is not None:
-            step = math.prod(self._counts[indirect_dim + 1:])
+            step = math.prod(self._counts[indirect_dim + 1 :])
             scalar_offset = getattr(scalar_offset, "as_affine", scalar_offset)
             if isinstance(scalar_offset, (int, Affine)):
                 offset = offset + scalar_offset * step
@@ -284,27 +314,33 @@ class NkiTensor(NKIObject):
         limit = storage.partitions * storage.partition_bytes // ITEMSIZE[self.dtype]
         if first < 0 or last >= limit:
             raise OutOfBoundsError(
-                f"{self.name}.{what}: elements {first}…{last} are touched, but the tensor of shape {storage.shape} "
+                f"{self.name}.{what}: elements {first}…{last} are touched; shape {storage.shape} "
                 f"has {limit} elements of {self.dtype}",
             )
         if storage.on_chip and len(self._counts) > 1:
             width = storage.partition_bytes // ITEMSIZE[self.dtype]
             inside = self.offset % width
-            last = inside + sum(s * (c - 1) for s, c in zip(self._steps[1:], self._counts[1:], strict=True) if s > 0)
+            last = inside + sum(
+                s * (c - 1) for s, c in zip(self._steps[1:], self._counts[1:], strict=True) if s > 0
+            )
             if last >= width:
                 raise OutOfBoundsError(
-                    f"{self.name}.{what}: element {last} of a partition is touched, but a partition has {width}",
+                    f"{self.name}.{what}: element {last} of a partition is touched; it has {width}",
                 )
 
     def reshape(self, *shape: Any) -> NkiTensor:
         """The same memory in another shape; the elements must be the same number, and on chip the partition
         dimension stays. Raises UnsupportedError where strides do not permit a view."""
-        new = tuple(int(n) for n in (shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape))
+        new = tuple(
+            int(n) for n in (shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+        )
         if -1 in new:
             known = -math.prod(new)
             new = tuple(self.size // known if n == -1 else n for n in new)
         if math.prod(new) != self.size:
-            raise OutOfBoundsError(f"{self.name}: {self.shape} cannot be reshaped to {new}: {self.size} elements")
+            raise OutOfBoundsError(
+                f"{self.name}: {self.shape} cannot be reshaped to {new}: {self.size} elements"
+            )
         if self._storage.on_chip:
             if new[0] == self._counts[0]:
                 free = _reshape_strides(self._counts[1:], self._steps[1:], new[1:])
@@ -330,7 +366,9 @@ class NkiTensor(NKIObject):
         new = name_of(dtype)
         old_size, new_size = ITEMSIZE[self.dtype], ITEMSIZE[new]
         if old_size == new_size:
-            return NkiTensor(self._storage, new, self.offset, self._steps, self._counts, self.indirect, self.whole)
+            return NkiTensor(
+                self._storage, new, self.offset, self._steps, self._counts, self.indirect, self.whole
+            )
         if self._steps[-1] != 1 and self._counts[-1] != 1:
             raise UnsupportedError(f"{self.name}: view({new}) needs a contiguous last dimension")
         if self._counts[-1] * old_size % new_size:
@@ -338,10 +376,21 @@ class NkiTensor(NKIObject):
                 f"{self.name}: the last dimension of {self.shape} has {self._counts[-1] * old_size} bytes, "
                 f"no multiple of {new_size}",
             )
+
         def scale(value: Any) -> Any:
-            return value * old_size // new_size if old_size >= new_size else _exact(value, old_size, new_size, self)
-        steps = (*(scale(step) if count > 1 else step * old_size // new_size
-                   for step, count in zip(self._steps[:-1], self._counts[:-1], strict=True)), 1)
+            return (
+                value * old_size // new_size
+                if old_size >= new_size
+                else _exact(value, old_size, new_size, self)
+            )
+
+        steps = (
+            *(
+                scale(step) if count > 1 else step * old_size // new_size
+                for step, count in zip(self._steps[:-1], self._counts[:-1], strict=True)
+            ),
+            1,
+        )
         if self._storage.on_chip:
             steps = (self._storage.partition_bytes // new_size, *steps[1:])
         counts = (*self._counts[:-1], self._counts[-1] * old_size // new_size)
@@ -368,7 +417,9 @@ class NkiTensor(NKIObject):
 
     def broadcast(self, dim: int, size: int) -> NkiTensor:
         if self._counts[dim] != 1:
-            raise UnsupportedError(f"{self.name}: dimension {dim} has size {self._counts[dim]}, only 1 broadcasts")
+            raise UnsupportedError(
+                f"{self.name}: dimension {dim} has size {self._counts[dim]}, only 1 broadcasts"
+            )
         steps, counts = list(self._steps), list(self._counts)
         if self._storage.on_chip and dim == 0:
             raise UnsupportedError(f"{self.name}: the partition dimension cannot be broadcast by a view")
@@ -402,12 +453,12 @@ class NkiTensor(NKIObject):
         shape = [int(n) for n in shape]
         if -1 in shape:
             shape[shape.index(-1)] = self._counts[dim] // -math.prod(shape)
-        return self.reshape((*self._counts[:dim], *shape, *self._counts[dim + 1:]))
+        return self.reshape((*self._counts[:dim], *shape, *self._counts[dim + 1 :]))
 
     def flatten(self, start: int = 1, stop: int = -1) -> NkiTensor:
         stop = stop % self.ndim
-        merged = math.prod(self._counts[start:stop + 1])
-        return self.reshape((*self._counts[:start], merged, *self._counts[stop + 1:]))
+        merged = math.prod(self._counts[start : stop + 1])
+        return self.reshape((*self._counts[:start], merged, *self._counts[stop + 1 :]))
 
     flatten_dims = flatten
 
@@ -451,7 +502,7 @@ def _expand_ellipsis(key: tuple[Any, ...], rank: int, tensor: NkiTensor) -> tupl
     if given == len(key):
         return key + (slice(None),) * (rank - given)
     at = next(place for place, item in enumerate(key) if item is Ellipsis)
-    return key[:at] + (slice(None),) * (rank - given) + key[at + 1:]
+    return key[:at] + (slice(None),) * (rank - given) + key[at + 1 :]
 
 
 def _slice(item: slice, count: int, axis: int, tensor: NkiTensor) -> tuple[Any, int, int]:
@@ -507,7 +558,9 @@ def _outside(tensor: NkiTensor, axis: int, what: Any) -> OutOfBoundsError:
     )
 
 
-def _reshape_strides(counts: tuple[int, ...], steps: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...] | None:
+def _reshape_strides(
+    counts: tuple[int, ...], steps: tuple[int, ...], new: tuple[int, ...]
+) -> tuple[int, ...] | None:
     """Steps of the reshaped view, or None if it needs a copy (the rule of `torch.Tensor.view`)."""
     old = [(count, step) for count, step in zip(counts, steps, strict=True) if count != 1]
     if not old:

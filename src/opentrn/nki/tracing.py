@@ -34,7 +34,7 @@ def active() -> Tracer:
     if tracer is None:
         raise ConfigurationError(
             "an NKI instruction was called outside of a kernel",
-            cure="call it from a function decorated with @nki.jit, through nki.simulate or by calling the kernel",
+            cure="call it from a function decorated with @nki.jit, and call that or nki.simulate of it",
         )
     return tracer
 
@@ -97,11 +97,17 @@ class Tracer:
     def end_core(self) -> None:
         """Check that the core's trace is complete. Raises UnsupportedError for a loop left by `break`."""
         if self.broken_loop is not None:
-            raise UnsupportedError("a dynamic loop was left with `break`", where=self.broken_loop,
-                                   cure="let the bound, or a `while` over a register, end the loop")
+            raise UnsupportedError(
+                "a dynamic loop was left with `break`",
+                where=self.broken_loop,
+                cure="let the bound, or a `while` over a register, end the loop",
+            )
         if self.loops:
-            raise UnsupportedError("a loop over a register was left before its condition became false",
-                                   where=self.where, cure="no break or return inside `while register:`")
+            raise UnsupportedError(
+                "a loop over a register was left before its condition became false",
+                where=self.where,
+                cure="no break or return inside `while register:`",
+            )
 
     def mark_outputs(self, outputs: list[NkiTensor]) -> dict[str, str]:
         """Tell the builder which tensors leave the kernel; returns the inputs that it writes."""
@@ -163,27 +169,34 @@ class Tracer:
             raise OutOfBoundsError(f"a tensor of shape {dims} has no elements", where=self.where)
         dtype = name_of(dtype)
         if not isinstance(buffer, MemoryRegion):
-            raise UnsupportedError(f"buffer must be nl.sbuf, nl.psum, nl.hbm or nl.shared_hbm, not {buffer!r}",
-                                   where=self.where)
+            raise UnsupportedError(
+                f"buffer must be nl.sbuf, nl.psum, nl.hbm or nl.shared_hbm, not {buffer!r}", where=self.where
+            )
         storage = Storage(dims, dtype, buffer, name or f"{buffer.value}_tensor")
         storage.owner = self
         if storage.on_chip:
             if dims[0] > PARTITIONS:
                 raise UnsupportedError(
                     f"tensor {storage.name!r}: partition dimension {dims[0]} exceeds maximum {PARTITIONS}",
-                    where=self.where, cure="tile the first dimension by nl.tile_size.pmax",
+                    where=self.where,
+                    cure="tile the first dimension by nl.tile_size.pmax",
                 )
             make = self.builder.sbuf if buffer is MemoryRegion.sbuf else self.builder.psum
             storage.address = address
-            storage.key = make(storage.name, dims if len(dims) > 1 else (dims[0], 1), dtype,
-                               address=None if address is None else (int(address[0]), int(address[1])))
+            storage.key = make(
+                storage.name,
+                dims if len(dims) > 1 else (dims[0], 1),
+                dtype,
+                address=None if address is None else (int(address[0]), int(address[1])),
+            )
         elif buffer is MemoryRegion.shared_hbm:
             return self._allocate_shared(storage)
         else:
             self._private_count += 1
             storage.program_name = f"private{self._private_count}_core{self.core}_{storage.name}"
-            storage.key = self.builder.hbm(storage.program_name, dims, dtype,
-                                           kind="private" if self._late_kinds else "output")
+            storage.key = self.builder.hbm(
+                storage.program_name, dims, dtype, kind="private" if self._late_kinds else "output"
+            )
         return whole_view(storage)
 
     def _allocate_shared(self, storage: Storage) -> NkiTensor:
@@ -193,14 +206,19 @@ class Tracer:
             known = self.shared[place]
             if known.shape != storage.shape or known.dtype != storage.dtype:
                 raise ConfigurationError(
-                    f"the cores disagree on shared tensor number {place}: {known.shape} {known.dtype} on core 0, "
+                    f"the cores disagree on shared tensor {place}: {known.shape} {known.dtype} on core 0, "
                     f"{storage.shape} {storage.dtype} on core {self.core}",
-                    where=self.where, cure="allocate shared_hbm tensors in the same order on every core",
+                    where=self.where,
+                    cure="allocate shared_hbm tensors in the same order on every core",
                 )
             return whole_view(known)
         storage.program_name = f"shared{place}_{storage.name}"
-        storage.key = self.builder.hbm(storage.program_name, storage.shape, storage.dtype,
-                                       kind="internal" if self._late_kinds else "output")
+        storage.key = self.builder.hbm(
+            storage.program_name,
+            storage.shape,
+            storage.dtype,
+            kind="internal" if self._late_kinds else "output",
+        )
         self.shared.append(storage)
         return whole_view(storage)
 
@@ -209,8 +227,9 @@ class Tracer:
         storage = Storage(tuple(array.shape) or (1,), name_of(array.dtype), buffer, name)
         storage.owner = self
         storage.program_name = f"input_{name}"
-        storage.key = self.builder.hbm(storage.program_name, storage.shape, storage.dtype,
-                                       kind="input" if self._late_kinds else "inout")
+        storage.key = self.builder.hbm(
+            storage.program_name, storage.shape, storage.dtype, kind="input" if self._late_kinds else "inout"
+        )
         self.inputs[storage.program_name] = (storage, array)
         return whole_view(storage)
 
@@ -221,9 +240,13 @@ class Tracer:
         if storage is None:
             storage = Storage(tuple(array.shape), name_of(array.dtype), MemoryRegion.shared_hbm, "constant")
             storage.owner = self
-            storage.key = self.builder.hbm(f"constant{len(self._constants)}", storage.shape, storage.dtype,
-                                           kind="constant",
-                                           data=np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            storage.key = self.builder.hbm(
+                f"constant{len(self._constants)}",
+                storage.shape,
+                storage.dtype,
+                kind="constant",
+                data=np.ascontiguousarray(array).reshape(-1).view(np.uint8),
+            )
             self._constants[key] = storage
         return whole_view(storage)
 
@@ -233,8 +256,12 @@ class Tracer:
         if type(tensor) is not NkiTensor:
             tensor = self._as_tensor(tensor)
         storage = tensor._storage
-        if tensor.whole and tensor._counts is storage.shape and tensor.dtype == storage.dtype \
-                and len(tensor._counts) > 1:
+        if (
+            tensor.whole
+            and tensor._counts is storage.shape
+            and tensor.dtype == storage.dtype
+            and len(tensor._counts) > 1
+        ):
             return self._make_access(tensor._storage.key)
         return self._access(tensor)
 
@@ -264,11 +291,23 @@ class Tracer:
         if indirect is None:
             return self._make_access(tensor._storage.key, pattern, offset, tensor.dtype)
         if indirect.kind == "scalar":
-            return self._make_access(tensor._storage.key, pattern, offset, tensor.dtype,
-                                     scalar_offset=self.read(indirect.source), scalar_stride=indirect.step)
-        return self._make_access(tensor._storage.key, pattern, offset, tensor.dtype,
-                                 vector_offset=self.read(indirect.source), vector_stride=indirect.step,
-                                 vector_bound=indirect.bound)
+            return self._make_access(
+                tensor._storage.key,
+                pattern,
+                offset,
+                tensor.dtype,
+                scalar_offset=self.read(indirect.source),
+                scalar_stride=indirect.step,
+            )
+        return self._make_access(
+            tensor._storage.key,
+            pattern,
+            offset,
+            tensor.dtype,
+            vector_offset=self.read(indirect.source),
+            vector_stride=indirect.step,
+            vector_bound=indirect.bound,
+        )
 
     def expression(self, value: Any) -> Any:
         """A runtime integer as the builder's expression."""
@@ -321,7 +360,7 @@ class Tracer:
         return getattr(_local, "tracer", None) is self and hasattr(self.builder, "snapshot")
 
     def peek(self, tensor: NkiTensor) -> np.ndarray:
-        """The values of a view after the instructions traced so far (core 0's, if others are not traced yet)."""
+        """The values of a view after the instructions traced so far (of the cores traced so far)."""
         return engine_hook.peek(self, tensor)
 
     def generation(self) -> nc_version:

@@ -21,7 +21,9 @@ def current() -> tuple[int, ...]:
         try:
             _current = tuple(int(part) for part in text.split(".")) if text else DEFAULT
         except ValueError as error:
-            raise ConfigurationError(f"OPENTRN_NKI_VERSION={text!r} is no version", cure="e.g. 0.5.0") from error
+            raise ConfigurationError(
+                f"OPENTRN_NKI_VERSION={text!r} is no version", cure="e.g. 0.5.0"
+            ) from error
     return _current
 
 

@@ -101,6 +101,7 @@ class Program:
     def instruction_count(self) -> int:
         def count(body: list[Any]) -> int:
             return sum(count(item.body) if isinstance(item, Loop) else 1 for item in body)
+
         return sum(count(body) for body in self.bodies)
 
 
@@ -146,8 +147,9 @@ class Builder:
     def set_kind(self, tensor: Tensor, kind: str) -> None:
         tensor.kind = kind
 
-    def access(self, tensor: Tensor, pattern: Any = None, offset: Any = 0, dtype: str | None = None,
-               **indirect: Any) -> Access:
+    def access(
+        self, tensor: Tensor, pattern: Any = None, offset: Any = 0, dtype: str | None = None, **indirect: Any
+    ) -> Access:
         dtype = dtype or tensor.dtype
         if pattern is None:
             counts, step, pairs = tensor.shape, 1, []

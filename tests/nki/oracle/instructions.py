@@ -1,4 +1,4 @@
-"""One function per instruction: ``(state, arguments) -> None``. The state is one core's view of the machine."""
+"""One function per instruction: ``(core, arguments) -> None``. A `Core` is a core and its view of memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.nki.dtypes import is_float, is_integer
+from opentrn.nki.dtypes import is_integer
 
 from . import mx
 from .builder import Access, Expr
@@ -87,14 +87,20 @@ def dma_copy(core: Core, dst: Access, src: Access, oob_mode: str = "error", **_:
             fresh = cast(raw if src.dtype == dst.dtype else raw.astype(F), dst.dtype).reshape(rows.size, -1)
             core.memory.write(dst, core.registers, np.where(rows[:, None], fresh, old))
             return
-    values = raw if src.dtype == dst.dtype else cast(
-        raw if is_integer(src.dtype) and is_integer(dst.dtype) else raw.astype(F), dst.dtype)
+    values = (
+        raw
+        if src.dtype == dst.dtype
+        else cast(raw if is_integer(src.dtype) and is_integer(dst.dtype) else raw.astype(F), dst.dtype)
+    )
     core.memory.write(dst, core.registers, np.array(values), rows)
 
 
 def _copy_inside(core: Core, dst: Access, src: Access) -> None:
     """Element by element: only what is inside of both tensors."""
-    (to, to_inside), (come, come_inside) = core.memory.flat(dst, core.registers), core.memory.flat(src, core.registers)
+    (to, to_inside), (come, come_inside) = (
+        core.memory.flat(dst, core.registers),
+        core.memory.flat(src, core.registers),
+    )
     keep = to_inside & come_inside
     target, source = core.memory.elements(dst), core.memory.elements(src)
     values = source[come[keep]]
@@ -107,7 +113,9 @@ def dma_transpose(core: Core, dst: Access, src: Access, axes: Any = None, **_: A
     core.store(dst, np.ascontiguousarray(raw.transpose(axes)))
 
 
-def dma_compute(core: Core, dst: Access, srcs: list[Access], reduce_op: str, scales: Any = None, **_: Any) -> None:
+def dma_compute(
+    core: Core, dst: Access, srcs: list[Access], reduce_op: str, scales: Any = None, **_: Any
+) -> None:
     total = None
     for place, source in enumerate(srcs):
         term = core.raw(source).astype(F).reshape(-1)
@@ -120,13 +128,18 @@ def dma_compute(core: Core, dst: Access, srcs: list[Access], reduce_op: str, sca
 def memset(core: Core, dst: Access, value: Any, **_: Any) -> None:
     view = core.memory.view(dst, core.registers)
     number = Expr.value(value, core.registers) if isinstance(value, Expr) else value
-    view[...] = cast(np.asarray(number), dst.dtype) if view.dtype.kind in "iu" and isinstance(number, float) else number
+    view[...] = (
+        cast(np.asarray(number), dst.dtype)
+        if view.dtype.kind in "iu" and isinstance(number, float)
+        else number
+    )
     mark_written(core, dst)
 
 
 # -- element-wise ------------------------------------------------------------------------------------------
-def tensor_tensor(core: Core, dst: Access, data1: Access, data2: Access, op: str, engine: str = "unknown",
-                  **_: Any) -> None:
+def tensor_tensor(
+    core: Core, dst: Access, data1: Access, data2: Access, op: str, engine: str = "unknown", **_: Any
+) -> None:
     if op in BITS:
         x, y = core.raw(data1), core.raw(data2)
         x, y = x.reshape(x.shape[0], -1), y.reshape(y.shape[0], -1)
@@ -142,17 +155,31 @@ def tensor_tensor(core: Core, dst: Access, data1: Access, data2: Access, op: str
     core.store(dst, result)
 
 
-def _scalar_step(core: Core, data: np.ndarray, op: str, operand: Any, reverse: bool, bits: bool) -> np.ndarray:
+def _scalar_step(
+    core: Core, data: np.ndarray, op: str, operand: Any, reverse: bool, bits: bool
+) -> np.ndarray:
     if bits:
         other = core.raw(operand) if isinstance(operand, Access) else np.asarray(operand)
         if isinstance(operand, Access):
             other = other.reshape(other.shape[0], -1)
-        return apply(op, data, other.astype(data.dtype) if other.dtype.kind != "f" else other.astype(np.int64), reverse)
+        return apply(
+            op, data, other.astype(data.dtype) if other.dtype.kind != "f" else other.astype(np.int64), reverse
+        )
     return np.asarray(apply(op, data, core.operand(operand), reverse)).astype(F)
 
 
-def tensor_scalar(core: Core, dst: Access, data: Access, op0: str, operand0: Any, reverse0: bool = False,
-                  op1: Any = None, operand1: Any = None, reverse1: bool = False, **_: Any) -> None:
+def tensor_scalar(
+    core: Core,
+    dst: Access,
+    data: Access,
+    op0: str,
+    operand0: Any,
+    reverse0: bool = False,
+    op1: Any = None,
+    operand1: Any = None,
+    reverse1: bool = False,
+    **_: Any,
+) -> None:
     bits = op0 in BITS
     if bits:
         raw = core.raw(data)
@@ -165,14 +192,34 @@ def tensor_scalar(core: Core, dst: Access, data: Access, op0: str, operand0: Any
     core.store(dst, value)
 
 
-def scalar_tensor_tensor(core: Core, dst: Access, data: Access, op0: str, operand0: Any, op1: str, operand1: Access,
-                         reverse0: bool = False, reverse1: bool = False, **_: Any) -> None:
+def scalar_tensor_tensor(
+    core: Core,
+    dst: Access,
+    data: Access,
+    op0: str,
+    operand0: Any,
+    op1: str,
+    operand1: Access,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    **_: Any,
+) -> None:
     value = apply(op0, core.value(data), core.operand(operand0), reverse0)
     core.store(dst, apply(op1, np.asarray(value, F), core.value(operand1), reverse1))
 
 
-def activation(core: Core, dst: Access, op: str, data: Access, bias: Any = None, scale: Any = 1.0,
-               reduce_op: Any = None, reduce_res: Any = None, reduce_cmd: str = "idle", **_: Any) -> None:
+def activation(
+    core: Core,
+    dst: Access,
+    op: str,
+    data: Access,
+    bias: Any = None,
+    scale: Any = 1.0,
+    reduce_op: Any = None,
+    reduce_res: Any = None,
+    reduce_cmd: str = "idle",
+    **_: Any,
+) -> None:
     value = core.value(data)
     with np.errstate(all="ignore"):
         value = value * core.operand(scale)
@@ -189,8 +236,17 @@ def activation(core: Core, dst: Access, op: str, data: Access, bias: Any = None,
         core.store(reduce_res, core.scalar_accumulator[rows].reshape(-1, 1))
 
 
-def activation_reduce(core: Core, dst: Access, op: str, data: Access, reduce_op: str, reduce_res: Access,
-                      bias: Any = None, scale: Any = 1.0, **_: Any) -> None:
+def activation_reduce(
+    core: Core,
+    dst: Access,
+    op: str,
+    data: Access,
+    reduce_op: str,
+    reduce_res: Access,
+    bias: Any = None,
+    scale: Any = 1.0,
+    **_: Any,
+) -> None:
     activation(core, dst, op, data, bias, scale, reduce_op, reduce_res, "reset_reduce")
 
 
@@ -211,8 +267,17 @@ def _accumulate(core: Core, command: str, op: str, part: np.ndarray, initial: An
     return state[rows].reshape(-1, 1)
 
 
-def tensor_scalar_reduce(core: Core, dst: Access, data: Access, op0: str, operand0: Any, reduce_op: str,
-                         reduce_res: Access, reverse0: bool = False, **_: Any) -> None:
+def tensor_scalar_reduce(
+    core: Core,
+    dst: Access,
+    data: Access,
+    op0: str,
+    operand0: Any,
+    reduce_op: str,
+    reduce_res: Access,
+    reverse0: bool = False,
+    **_: Any,
+) -> None:
     value = np.asarray(apply(op0, core.value(data), core.operand(operand0), reverse0), F)
     core.store(dst, value)
     core.store(reduce_res, _fold(reduce_op, value, (1,)))
@@ -239,8 +304,9 @@ def _fold(op: str, value: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return BITS[op].reduce(value, axis=axes)
 
 
-def tensor_reduce(core: Core, dst: Access, op: str, data: Access, axis: tuple[int, ...], negate: bool = False,
-                  **_: Any) -> None:
+def tensor_reduce(
+    core: Core, dst: Access, op: str, data: Access, axis: tuple[int, ...], negate: bool = False, **_: Any
+) -> None:
     raw = core.raw(data)
     result = _fold(op, raw if op in BITS else raw.astype(F), axis)
     core.store(dst, -result if negate else result)
@@ -251,8 +317,16 @@ def tensor_partition_reduce(core: Core, dst: Access, op: str, data: Access, **_:
     core.store(dst, _fold(op, raw if op in BITS else raw.astype(F), (0,)))
 
 
-def exponential(core: Core, dst: Access, src: Access, max_value: Any = 0.0, reduce_res: Any = None,
-                reduce_cmd: str = "idle", reduce_init: Any = 0.0, **_: Any) -> None:
+def exponential(
+    core: Core,
+    dst: Access,
+    src: Access,
+    max_value: Any = 0.0,
+    reduce_res: Any = None,
+    reduce_cmd: str = "idle",
+    reduce_init: Any = 0.0,
+    **_: Any,
+) -> None:
     value = np.exp(core.value(src) - core.operand(max_value)).astype(F)
     core.store(dst, value)
     result = _accumulate(core, reduce_cmd, "add", value.sum(axis=1), core.operand(reduce_init))
@@ -260,10 +334,19 @@ def exponential(core: Core, dst: Access, src: Access, max_value: Any = 0.0, redu
         core.store(reduce_res, result)
 
 
-def tensor_scalar_cumulative(core: Core, dst: Access, src: Access, op0: str, op1: str, imm0: Any, imm1: Any = None,
-                             reduce_cmd: str = "reset_reduce", **_: Any) -> None:
+def tensor_scalar_cumulative(
+    core: Core,
+    dst: Access,
+    src: Access,
+    op0: str,
+    op1: str,
+    imm0: Any,
+    imm1: Any = None,
+    reduce_cmd: str = "reset_reduce",
+    **_: Any,
+) -> None:
     value = np.asarray(apply(op0, core.value(src), core.operand(imm0)), F)
-    state = core.vector_accumulator[:value.shape[0]].copy()
+    state = core.vector_accumulator[: value.shape[0]].copy()
     if reduce_cmd == "reset_reduce":
         state[:] = INIT[op1]
     elif reduce_cmd == "load_reduce":
@@ -272,12 +355,22 @@ def tensor_scalar_cumulative(core: Core, dst: Access, src: Access, op0: str, op1
     for i in range(value.shape[1]):
         state = apply(op1, value[:, i], state)
         result[:, i] = state
-    core.vector_accumulator[:value.shape[0]] = state
+    core.vector_accumulator[: value.shape[0]] = state
     core.store(dst, result)
 
 
-def tensor_tensor_scan(core: Core, dst: Access, data0: Access, data1: Access, initial: Any, op0: str, op1: str,
-                       reverse0: bool = False, reverse1: bool = False, **_: Any) -> None:
+def tensor_tensor_scan(
+    core: Core,
+    dst: Access,
+    data0: Access,
+    data1: Access,
+    initial: Any,
+    op0: str,
+    op1: str,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    **_: Any,
+) -> None:
     x, y = core.value(data0), core.value(data1)
     state = np.broadcast_to(np.asarray(core.operand(initial), F).reshape(-1), (x.shape[0],))
     result = np.empty_like(x)
@@ -307,8 +400,16 @@ def _accumulate_psum(core: Core, dst: Access, result: np.ndarray, accumulate: bo
     mark_written(core, dst)
 
 
-def nc_matmul(core: Core, dst: Access, stationary: Access, moving: Access, is_transpose: bool = False,
-              accumulate: bool | None = None, perf_mode: str = "none", **_: Any) -> None:
+def nc_matmul(
+    core: Core,
+    dst: Access,
+    stationary: Access,
+    moving: Access,
+    is_transpose: bool = False,
+    accumulate: bool | None = None,
+    perf_mode: str = "none",
+    **_: Any,
+) -> None:
     x, y = core.raw(stationary), core.raw(moving)
     if is_transpose:
         _accumulate_psum(core, dst, x.reshape(x.shape[0], -1).T.astype(F), False)
@@ -322,8 +423,16 @@ def nc_matmul(core: Core, dst: Access, stationary: Access, moving: Access, is_tr
         _accumulate_psum(core, dst, x.T @ y, accumulate)
 
 
-def nc_matmul_mx(core: Core, dst: Access, stationary: Access, moving: Access, stationary_scale: Access,
-                 moving_scale: Access, accumulate: bool | None = None, **_: Any) -> None:
+def nc_matmul_mx(
+    core: Core,
+    dst: Access,
+    stationary: Access,
+    moving: Access,
+    stationary_scale: Access,
+    moving_scale: Access,
+    accumulate: bool | None = None,
+    **_: Any,
+) -> None:
     x = mx.dequantise(core.raw(stationary), stationary.dtype, core.raw(stationary_scale))
     y = mx.dequantise(core.raw(moving), moving.dtype, core.raw(moving_scale))
     _accumulate_psum(core, dst, x.T @ y, accumulate)
@@ -338,6 +447,11 @@ def quantize_mx(core: Core, dst: Access, src: Access, dst_scale: Access, **_: An
 
 def nc_transpose(core: Core, dst: Access, data: Access, **_: Any) -> None:
     raw = core.raw(data)
-    core.memory.write(dst, core.registers, np.ascontiguousarray(raw.reshape(raw.shape[0], -1).T).astype(
-        core.memory.view(dst, core.registers).dtype))
+    core.memory.write(
+        dst,
+        core.registers,
+        np.ascontiguousarray(raw.reshape(raw.shape[0], -1).T).astype(
+            core.memory.view(dst, core.registers).dtype
+        ),
+    )
     mark_written(core, dst)

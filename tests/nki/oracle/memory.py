@@ -66,7 +66,8 @@ class Memory:
                     self._arrays[key] = whole
                 first, start = tensor.address
                 self.bytes[tensor.id] = self._arrays[key][
-                    first:first + tensor.shape[0], start:start + tensor.partition_bytes]
+                    first : first + tensor.shape[0], start : start + tensor.partition_bytes
+                ]
             else:
                 raw = self._filled(math.prod(tensor.shape), tensor.dtype)
                 self.bytes[tensor.id] = raw.reshape(tensor.shape[0], -1)
@@ -82,8 +83,13 @@ class Memory:
         if tensor.space == "psum":
             self.fresh[tensor.id] = np.ones((tensor.shape[0], tensor.partition_bytes), np.bool_)
 
-    def view(self, access: Access, registers: dict[Any, int], plane: dict[int, np.ndarray] | None = None,
-             dtype: np.dtype | None = None) -> np.ndarray:
+    def view(
+        self,
+        access: Access,
+        registers: dict[Any, int],
+        plane: dict[int, np.ndarray] | None = None,
+        dtype: np.dtype | None = None,
+    ) -> np.ndarray:
         """A writable strided view. Only for accesses without a vector offset."""
         tensor = access.tensor
         base = (plane or self.bytes)[tensor.id]
@@ -100,13 +106,14 @@ class Memory:
                 steps.append(step * size)
             else:
                 steps.append(step // width * base.strides[0] if counts[0] > 1 else 0)
-        last = start * size + sum(s * (c - 1) for s, c in zip(steps, counts, strict=True)
-                                  if tensor.space == "hbm")
+        last = start * size + sum(
+            s * (c - 1) for s, c in zip(steps, counts, strict=True) if tensor.space == "hbm"
+        )
         if tensor.space == "hbm" and (last >= base.shape[1] or offset < 0):
             raise IndexError(f"{tensor.name}: element {last // size} of {width}")
         if row >= base.shape[0]:
             raise IndexError(f"{tensor.name}: partition {row} of {base.shape[0]}")
-        raw = base[row:, start * size:]
+        raw = base[row:, start * size :]
         if dtype is None:
             word = np.dtype(f"<u{size}")
             first = raw[:1, :size].view(word)
@@ -130,16 +137,22 @@ class Memory:
         return index, (index >= 0) & (index < self.bytes[access.tensor.id].size // ITEMSIZE[access.dtype])
 
     def scalar(self, source: Any, registers: dict[Any, int]) -> int:
-        return int(self.read(source, registers).reshape(-1)[0]) if isinstance(source, Access) \
+        return (
+            int(self.read(source, registers).reshape(-1)[0])
+            if isinstance(source, Access)
             else Expr.value(source, registers)
+        )
 
     def _rows(self, access: Access, registers: dict[Any, int]) -> tuple[np.ndarray, np.ndarray]:
         """(flat indices, which rows are inside) of an access with a vector offset."""
         values = self.read(access.vector_offset, registers)
-        rows = values.T.reshape(-1).astype(np.int64) if values.ndim == 2 and values.shape[1] > 1 \
+        rows = (
+            values.T.reshape(-1).astype(np.int64)
+            if values.ndim == 2 and values.shape[1] > 1
             else values.reshape(-1).astype(np.int64)
+        )
         counts = [Expr.value(count, registers) for _, count in access.pattern]
-        rows = rows[:counts[0]]
+        rows = rows[: counts[0]]
         inside = (rows >= 0) & (rows < access.vector_bound) if access.vector_bound else rows >= 0
         index = (rows * access.vector_stride + Expr.value(access.offset, registers)).reshape(-1)
         for (step, _), count in zip(access.pattern[1:], counts[1:], strict=True):
@@ -157,8 +170,9 @@ class Memory:
     def rows_inside(self, access: Access, registers: dict[Any, int]) -> np.ndarray:
         return self._rows(access, registers)[1]
 
-    def write(self, access: Access, registers: dict[Any, int], values: np.ndarray,
-              rows: np.ndarray | None = None) -> None:
+    def write(
+        self, access: Access, registers: dict[Any, int], values: np.ndarray, rows: np.ndarray | None = None
+    ) -> None:
         """Store values (cast already). rows: only these rows of the first dimension."""
         if access.vector_offset is None:
             target = self.view(access, registers)

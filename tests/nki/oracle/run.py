@@ -48,8 +48,11 @@ def _walk(core: Core, body: list[Any]) -> Iterator[Instruction]:
 
 def _exchange(cores: list[Core], waiting: dict[int, Instruction]) -> None:
     """All waiting cores are at the same kind of instruction: let the data cross."""
-    values = {number: np.array(cores[number].raw(item.arguments["src"]))
-              for number, item in waiting.items() if item.name == "sendrecv"}
+    values = {
+        number: np.array(cores[number].raw(item.arguments["src"]))
+        for number, item in waiting.items()
+        if item.name == "sendrecv"
+    }
     for number, item in waiting.items():
         if item.name == "sendrecv":
             source = values[item.arguments["recv_from_rank"]]
@@ -81,20 +84,26 @@ def _run_rank(program: Program, inputs: dict[str, np.ndarray], on_print: Any, ra
     result = {}
     for tensor in program.tensors:
         if tensor.space == "hbm" and tensor.kind in ("output", "inout"):
-            result[tensor.name] = memory.bytes[tensor.id].reshape(-1).view(host(tensor.dtype)).reshape(tensor.shape)
+            result[tensor.name] = (
+                memory.bytes[tensor.id].reshape(-1).view(host(tensor.dtype)).reshape(tensor.shape)
+            )
     return result
 
 
-def execute(program: Program, inputs: dict[str, np.ndarray], symbols: Any = None, on_print: Any = None,
-            **_: Any) -> dict[str, np.ndarray]:
+def execute(
+    program: Program, inputs: dict[str, np.ndarray], symbols: Any = None, on_print: Any = None, **_: Any
+) -> dict[str, np.ndarray]:
     return execute_ranks([program], [inputs], on_print=on_print)[0]
 
 
-def execute_ranks(programs: list[Program], inputs: list[dict[str, np.ndarray]], on_print: Any = None,
-                  **_: Any) -> list[dict[str, np.ndarray]]:
+def execute_ranks(
+    programs: list[Program], inputs: list[dict[str, np.ndarray]], on_print: Any = None, **_: Any
+) -> list[dict[str, np.ndarray]]:
     """Several ranks: each runs to its next collective; when all are there, it happens."""
-    runs = {rank: _run_rank(program, arrays, on_print, rank)
-            for rank, (program, arrays) in enumerate(zip(programs, inputs, strict=True))}
+    runs = {
+        rank: _run_rank(program, arrays, on_print, rank)
+        for rank, (program, arrays) in enumerate(zip(programs, inputs, strict=True))
+    }
     results: dict[int, dict[str, np.ndarray]] = {}
     pending: dict[int, tuple[Core, Instruction]] = {}
     while runs:
@@ -115,8 +124,10 @@ def execute_ranks(programs: list[Program], inputs: list[dict[str, np.ndarray]], 
 def _collective(pending: dict[int, tuple[Core, Instruction]]) -> None:
     item = next(iter(pending.values()))[1]
     arguments = item.arguments
-    sources = {rank: [np.array(core.raw(src)) for src in item.arguments["srcs"]]
-               for rank, (core, item) in pending.items()}
+    sources = {
+        rank: [np.array(core.raw(src)) for src in item.arguments["srcs"]]
+        for rank, (core, item) in pending.items()
+    }
     if item.name == "collective_permute":
         for source, target in arguments["source_target_pairs"]:
             core, mine = pending[target]

@@ -12,27 +12,51 @@ from .math_functions import apply
 from .memory import cast
 
 
-def _pattern_values(pattern: Any, offset: Any, channel_multiplier: int, partitions: int, core: Core) -> np.ndarray:
+def _pattern_values(
+    pattern: Any, offset: Any, channel_multiplier: int, partitions: int, core: Core
+) -> np.ndarray:
     index = np.full((1,), Expr.value(offset, core.registers), np.int64)
     for step, count in pattern:
         index = (index[:, None] + np.arange(count) * step).reshape(-1)
     return index[None, :] + np.arange(partitions)[:, None] * channel_multiplier
 
 
-def iota(core: Core, dst: Access, pattern: Any, offset: Any = 0, channel_multiplier: int = 0, **_: Any) -> None:
+def iota(
+    core: Core, dst: Access, pattern: Any, offset: Any = 0, channel_multiplier: int = 0, **_: Any
+) -> None:
     core.store(dst, _pattern_values(pattern, offset, channel_multiplier, dst.shape[0], core).astype(np.int32))
 
 
-def affine_select(core: Core, dst: Access, pattern: Any, channel_multiplier: int, on_true_tile: Access,
-                  on_false_value: Any, cmp_op: str = "equal", offset: Any = 0, **_: Any) -> None:
+def affine_select(
+    core: Core,
+    dst: Access,
+    pattern: Any,
+    channel_multiplier: int,
+    on_true_tile: Access,
+    on_false_value: Any,
+    cmp_op: str = "equal",
+    offset: Any = 0,
+    **_: Any,
+) -> None:
     where = apply(cmp_op, _pattern_values(pattern, offset, channel_multiplier, dst.shape[0], core), 0)
     core.store(dst, np.where(where, core.value(on_true_tile), core.operand(on_false_value)))
 
 
-def range_select(core: Core, dst: Access, on_true_tile: Access, comp_op0: str, comp_op1: str, bound0: Access,
-                 bound1: Access, reduce_cmd: str = "reset_reduce", reduce_res: Any = None,
-                 reduce_op: str = "maximum", range_start: Any = 0, on_false_value: float = -3.4028235e38,
-                 **_: Any) -> None:
+def range_select(
+    core: Core,
+    dst: Access,
+    on_true_tile: Access,
+    comp_op0: str,
+    comp_op1: str,
+    bound0: Access,
+    bound1: Access,
+    reduce_cmd: str = "reset_reduce",
+    reduce_res: Any = None,
+    reduce_op: str = "maximum",
+    range_start: Any = 0,
+    on_false_value: float = -3.4028235e38,
+    **_: Any,
+) -> None:
     value = core.value(on_true_tile)
     index = (Expr.value(range_start, core.registers) + np.arange(value.shape[1]))[None, :].astype(F)
     mask = apply(comp_op0, index, core.value(bound0)) & apply(comp_op1, index, core.value(bound1))
@@ -43,8 +67,18 @@ def range_select(core: Core, dst: Access, on_true_tile: Access, comp_op0: str, c
         core.store(reduce_res, state)
 
 
-def select_reduce(core: Core, dst: Access, predicate: Access, on_true: Access, on_false: Any, reduce_res: Any = None,
-                  reduce_cmd: str = "idle", reduce_op: str = "maximum", reverse_pred: bool = False, **_: Any) -> None:
+def select_reduce(
+    core: Core,
+    dst: Access,
+    predicate: Access,
+    on_true: Access,
+    on_false: Any,
+    reduce_res: Any = None,
+    reduce_cmd: str = "idle",
+    reduce_op: str = "maximum",
+    reverse_pred: bool = False,
+    **_: Any,
+) -> None:
     mask = core.raw(predicate)
     mask = (mask.reshape(mask.shape[0], -1) != 0) ^ reverse_pred
     result = np.where(mask, core.value(on_true), core.operand(on_false))
@@ -54,13 +88,16 @@ def select_reduce(core: Core, dst: Access, predicate: Access, on_true: Access, o
         core.store(reduce_res, state)
 
 
-def tensor_copy_predicated(core: Core, dst: Access, src: Any, predicate: Access, reverse_pred: bool = False,
-                           **_: Any) -> None:
+def tensor_copy_predicated(
+    core: Core, dst: Access, src: Any, predicate: Access, reverse_pred: bool = False, **_: Any
+) -> None:
     target = core.memory.view(dst, core.registers)
     mask = (core.raw(predicate).reshape(target.shape) != 0) ^ reverse_pred
     if isinstance(src, Access):
         source = core.raw(src)
-        value = (source if source.dtype == target.dtype else cast(source.astype(F), dst.dtype)).reshape(target.shape)
+        value = (source if source.dtype == target.dtype else cast(source.astype(F), dst.dtype)).reshape(
+            target.shape
+        )
     else:
         value = cast(np.full(target.shape, core.operand(src), F), dst.dtype)
     target[...] = np.where(mask, value, target)
@@ -108,12 +145,16 @@ def _match(value: np.ndarray, wanted: np.ndarray, order: Any) -> np.ndarray:
 def nc_find_index8(core: Core, dst: Access, data: Access, vals: Access, **_: Any) -> None:
     found = _match(core.value(data), core.value(vals), range(8))
     ones = 0xFFFF if dst.dtype == "uint16" else 0xFFFFFFFF
-    core.memory.write(dst, core.registers, np.where(found < 0, ones, found).astype(
-        np.uint16 if dst.dtype == "uint16" else np.uint32))
+    core.memory.write(
+        dst,
+        core.registers,
+        np.where(found < 0, ones, found).astype(np.uint16 if dst.dtype == "uint16" else np.uint32),
+    )
 
 
-def nc_match_replace8(core: Core, dst: Access, data: Access, vals: Access, imm: float, dst_idx: Any = None,
-                      **_: Any) -> None:
+def nc_match_replace8(
+    core: Core, dst: Access, data: Access, vals: Access, imm: float, dst_idx: Any = None, **_: Any
+) -> None:
     value, wanted = core.value(data).copy(), core.value(vals)
     found = _match(value, wanted, range(8))
     for row in range(value.shape[0]):
@@ -123,8 +164,11 @@ def nc_match_replace8(core: Core, dst: Access, data: Access, vals: Access, imm: 
     core.store(dst, value)
     if dst_idx is not None:
         ones = 0xFFFF if dst_idx.dtype == "uint16" else 0xFFFFFFFF
-        core.memory.write(dst_idx, core.registers, np.where(found < 0, ones, found).astype(
-            np.uint16 if dst_idx.dtype == "uint16" else np.uint32))
+        core.memory.write(
+            dst_idx,
+            core.registers,
+            np.where(found < 0, ones, found).astype(np.uint16 if dst_idx.dtype == "uint16" else np.uint32),
+        )
 
 
 def nc_stream_shuffle(core: Core, dst: Access, src: Access, shuffle_mask: list[int], **_: Any) -> None:
@@ -140,8 +184,15 @@ def nc_stream_shuffle(core: Core, dst: Access, src: Access, shuffle_mask: list[i
     view[...] = target.reshape(view.shape)
 
 
-def local_gather(core: Core, dst: Access, src_buffer: Access, index: Access, num_elem_per_idx: int = 1,
-                 num_valid_indices: Any = None, **_: Any) -> None:
+def local_gather(
+    core: Core,
+    dst: Access,
+    src_buffer: Access,
+    index: Access,
+    num_elem_per_idx: int = 1,
+    num_valid_indices: Any = None,
+    **_: Any,
+) -> None:
     source, indices = core.raw(src_buffer), core.raw(index)
     source = source.reshape(source.shape[0], -1)
     view = core.memory.view(dst, core.registers)
@@ -151,25 +202,31 @@ def local_gather(core: Core, dst: Access, src_buffer: Access, index: Access, num
         picks = indices[rows].reshape(16, -1).T.reshape(-1).astype(np.int64)
         picks = picks if num_valid_indices is None else picks[:num_valid_indices]
         columns = (picks[:, None] * num_elem_per_idx + np.arange(num_elem_per_idx)).reshape(-1)
-        target[rows, :columns.size] = source[rows][:, columns]
+        target[rows, : columns.size] = source[rows][:, columns]
     view[...] = target.reshape(view.shape)
 
 
 def nc_n_gather(core: Core, dst: Access, data: Access, indices: Access, **_: Any) -> None:
     raw, index = core.raw(data), core.raw(indices)
-    core.memory.write(dst, core.registers, np.take_along_axis(
-        raw.reshape(raw.shape[0], -1), index.reshape(index.shape[0], -1).astype(np.int64), axis=1))
+    core.memory.write(
+        dst,
+        core.registers,
+        np.take_along_axis(
+            raw.reshape(raw.shape[0], -1), index.reshape(index.shape[0], -1).astype(np.int64), axis=1
+        ),
+    )
 
 
-def nonzero_with_count(core: Core, dst: Access, src: Access, index_offset: Any = 0, padding_val: int = -1,
-                       **_: Any) -> None:
+def nonzero_with_count(
+    core: Core, dst: Access, src: Access, index_offset: Any = 0, padding_val: int = -1, **_: Any
+) -> None:
     value = core.value(src)
     view = core.memory.view(dst, core.registers)
     target = np.array(view).reshape(view.shape[0], -1)
     for row in range(0, value.shape[0], 16):
         found = np.flatnonzero(value[row]) + Expr.value(index_offset, core.registers)
         target[row] = padding_val
-        target[row, :found.size] = found
+        target[row, : found.size] = found
         target[row, -1] = found.size
     view[...] = target.reshape(view.shape)
 

@@ -19,7 +19,9 @@ PSUM_BANK_BYTES = 2048
 class Placement:
     """Where the blocks of a tensor go: block index -> (start partition, byte offset)."""
 
-    def __init__(self, region: MemoryRegion, address: Callable[[tuple[int, ...], int, int], tuple[int, int]]) -> None:
+    def __init__(
+        self, region: MemoryRegion, address: Callable[[tuple[int, ...], int, int], tuple[int, int]]
+    ) -> None:
         self.region, self.address = region, address
 
 
@@ -71,35 +73,54 @@ def _slot(place: tuple[int, ...], tiles: tuple[int, ...]) -> int:
     return number
 
 
-def sbuf_modulo(*, base_addr: int, base_partition: int = 0, num_par_tiles: Any = (),
-                num_free_tiles: Any = ()) -> Placement:
-    """`sbuf.mod_alloc`: blocks in a ring of `num_free_tiles` slots from byte `base_addr` of each partition."""
+def sbuf_modulo(
+    *, base_addr: int, base_partition: int = 0, num_par_tiles: Any = (), num_free_tiles: Any = ()
+) -> Placement:
+    """`sbuf.mod_alloc`: blocks in a ring of `num_free_tiles` slots from byte `base_addr`."""
+
     def address(place: tuple[int, ...], partitions: int, size: int) -> tuple[int, int]:
-        return (base_partition + _slot(place, num_par_tiles) * partitions,
-                base_addr + _slot(place, num_free_tiles) * size)
+        return (
+            base_partition + _slot(place, num_par_tiles) * partitions,
+            base_addr + _slot(place, num_free_tiles) * size,
+        )
 
     return _placed(Placement(MemoryRegion.sbuf, address))
 
 
-def psum_modulo(*, base_bank: int, base_addr: int = 0, base_partition: int = 0, num_bank_tiles: Any = (),
-                num_par_tiles: Any = (), num_free_tiles: Any = ()) -> Placement:
+def psum_modulo(
+    *,
+    base_bank: int,
+    base_addr: int = 0,
+    base_partition: int = 0,
+    num_bank_tiles: Any = (),
+    num_par_tiles: Any = (),
+    num_free_tiles: Any = (),
+) -> Placement:
     """`psum.mod_alloc`: blocks in a ring of banks, partitions and byte offsets."""
+
     def address(place: tuple[int, ...], partitions: int, size: int) -> tuple[int, int]:
         bank = base_bank + _slot(place, num_bank_tiles)
-        return (base_partition + _slot(place, num_par_tiles) * partitions,
-                bank * PSUM_BANK_BYTES + base_addr + _slot(place, num_free_tiles) * size)
+        return (
+            base_partition + _slot(place, num_par_tiles) * partitions,
+            bank * PSUM_BANK_BYTES + base_addr + _slot(place, num_free_tiles) * size,
+        )
 
     return _placed(Placement(MemoryRegion.psum, address))
 
 
 def sbuf_function(func: Callable[..., Any]) -> Placement:
     """`sbuf.alloc`: the kernel's own function gives (start partition, byte address)."""
-    return _placed(Placement(MemoryRegion.sbuf, lambda place, partitions, size: tuple(
-        func(idx=place, pdim_size=partitions, fdim_size=size))))  # type: ignore[arg-type, return-value]
+    return _placed(
+        Placement(
+            MemoryRegion.sbuf,
+            lambda place, partitions, size: tuple(func(idx=place, pdim_size=partitions, fdim_size=size)),
+        )
+    )  # type: ignore[arg-type, return-value]
 
 
 def psum_function(func: Callable[..., Any]) -> Placement:
     """`psum.alloc`: the kernel's own function gives (bank, start partition, byte address in the bank)."""
+
     def address(place: tuple[int, ...], partitions: int, size: int) -> tuple[int, int]:
         bank, partition, offset = func(idx=place, pdim_size=partitions, fdim_size=size)
         return partition, bank * PSUM_BANK_BYTES + offset
@@ -131,16 +152,22 @@ def allocate(shape: Any, dtype: str, buffer: Any, name: str) -> Tile:
     return Tile(None, None, Blocks(make, blocks)) if blocks else Tile(make((0,)))
 
 
-def _together(tracer: Any, blocks: tuple[int, ...], tile: tuple[int, ...], dtype: str, region: MemoryRegion,
-              name: str) -> NkiTensor:
+def _together(
+    tracer: Any, blocks: tuple[int, ...], tile: tuple[int, ...], dtype: str, region: MemoryRegion, name: str
+) -> NkiTensor:
     """One storage; block dimensions lie beside each other in the free dimension."""
     view = tracer.allocate((tile[0], *blocks, *tile[1:]), dtype, region, name, None)
     rank = len(blocks)
     if not rank:
         return view
     order = [*range(1, rank + 1), 0, *range(rank + 1, view.ndim)]
-    return NkiTensor(view._storage, dtype, view.offset, tuple(view._steps[d] for d in order),
-                     tuple(view._counts[d] for d in order))
+    return NkiTensor(
+        view._storage,
+        dtype,
+        view.offset,
+        tuple(view._steps[d] for d in order),
+        tuple(view._counts[d] for d in order),
+    )
 
 
 def fill(tile: Tile, value: Any) -> None:
@@ -158,8 +185,13 @@ def fill(tile: Tile, value: Any) -> None:
         if target is None:
             _fill_hbm(tracer, view, value)
             continue
-        tracer.emit("memset", dst=tracer.write(partition_first(whole_view(view._storage))),
-                    value=tracer.scalar(value), engine="unknown", name=None)
+        tracer.emit(
+            "memset",
+            dst=tracer.write(partition_first(whole_view(view._storage))),
+            value=tracer.scalar(value),
+            engine="unknown",
+            name=None,
+        )
 
 
 def _fill_hbm(tracer: Any, view: NkiTensor, value: Any) -> None:
@@ -170,7 +202,9 @@ def _fill_hbm(tracer: Any, view: NkiTensor, value: Any) -> None:
     tracer.emit("memset", dst=tracer.write(tile), value=tracer.scalar(value), engine="unknown", name=None)
     for start in range(0, flat.shape[1], chunk):
         count = min(chunk, flat.shape[1] - start)
-        tracer.emit("dma_copy", dst=tracer.write(flat[:, start:start + count]), src=tracer.read(tile[:, 0:count]))
+        tracer.emit(
+            "dma_copy", dst=tracer.write(flat[:, start : start + count]), src=tracer.read(tile[:, 0:count])
+        )
 
 
 def _all_blocks(tile: Tile) -> list[NkiTensor]:

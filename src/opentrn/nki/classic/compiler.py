@@ -13,7 +13,9 @@ from opentrn.nki.enums import MemoryRegion
 class _Allocator:
     """`sbuf` or `psum` with their allocation functions; usable as a buffer itself."""
 
-    def __init__(self, region: MemoryRegion, modulo: Callable[..., Any], function: Callable[..., Any]) -> None:
+    def __init__(
+        self, region: MemoryRegion, modulo: Callable[..., Any], function: Callable[..., Any]
+    ) -> None:
         self.region, self.mod_alloc, self.alloc = region, modulo, function
 
     def auto_alloc(self) -> MemoryRegion:

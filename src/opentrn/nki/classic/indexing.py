@@ -23,8 +23,13 @@ class Index:
     __slots__ = ("array", "coefs", "const", "dims")
     __array_priority__ = 1000.0
 
-    def __init__(self, dims: tuple[int, ...], coefs: tuple[int, ...] | None, const: int,
-                 array: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        dims: tuple[int, ...],
+        coefs: tuple[int, ...] | None,
+        const: int,
+        array: np.ndarray | None = None,
+    ) -> None:
         self.dims, self.coefs, self.const, self.array = dims, coefs, const, array
 
     @property
@@ -76,8 +81,11 @@ class Index:
             rank = max(self.ndim, other.ndim)
             a, b = _aligned(self, rank), _aligned(other, rank)
             dims = tuple(np.broadcast_shapes(a[0], b[0]))
-            return Index(dims, tuple(x + sign * y for x, y in zip(a[1], b[1], strict=True)),
-                         self.const + sign * other.const)
+            return Index(
+                dims,
+                tuple(x + sign * y for x, y in zip(a[1], b[1], strict=True)),
+                self.const + sign * other.const,
+            )
         other = int(other)
         if self.coefs is None:
             return Index(self.dims, None, 0, self.values() + sign * other)
@@ -189,7 +197,9 @@ class Mask:
             array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
         while array.ndim > len(shape):
             if array.shape[-1] != 1 and array.shape[0] != 1:
-                raise UnsupportedError(f"a mask of shape {self.array.shape} does not fit a tile of shape {shape}")
+                raise UnsupportedError(
+                    f"a mask of shape {self.array.shape} does not fit a tile of shape {shape}"
+                )
             array = array[..., 0] if array.shape[-1] == 1 else array[0]
         if not array.any():
             return []
@@ -204,10 +214,16 @@ class Mask:
             first, last = int(hits[0]), int(hits[-1])
             ranges.append((first, last - first + 1))
             edge = np.zeros(array.shape[axis], bool)
-            edge[first:last + 1] = True
+            edge[first : last + 1] = True
             inside = inside & edge.reshape([-1 if d == axis else 1 for d in range(len(shape))])
-        return ranges if np.array_equal(np.broadcast_to(array & inside, np.broadcast_shapes(array.shape)),
-                                        np.broadcast_to(inside, array.shape)) else None
+        return (
+            ranges
+            if np.array_equal(
+                np.broadcast_to(array & inside, np.broadcast_shapes(array.shape)),
+                np.broadcast_to(inside, array.shape),
+            )
+            else None
+        )
 
 
 def arange(*bounds: Any) -> Index:
@@ -216,7 +232,7 @@ def arange(*bounds: Any) -> Index:
     return Index((len(values),), (values.step,), values.start)
 
 
-class Grid(tuple):  # noqa: SLOT001 - instances carry no state beyond the tuple
+class Grid(tuple):
     """The indices of `nl.mgrid`, also by name: p, x, y, z, w."""
 
     @property

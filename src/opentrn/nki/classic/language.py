@@ -78,7 +78,7 @@ class LoopIndex(int):
 
 
 def affine_range(*bounds: Any, **_: Any) -> Iterator[LoopIndex]:
-    """Iterations of a loop; also `sequential_range`. Unrolled while tracing, with the first one's addresses."""
+    """Iterations of a loop; also `sequential_range`. Unrolled, with the first one's addresses."""
     tracer = active_or_none()
     if tracer is None:
         yield from _indices(bounds, 0)
@@ -221,7 +221,9 @@ def store(dst: Tile, value: Any, *, mask: Any = None, **_: Any) -> None:
 def load_transpose2d(src: Tile, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
     """HBM to SBUF, transposed."""
     view = src.as_nki_tensor()
-    return _ops.load(Tile(view._with((view._steps[1], view._steps[0]), (view._counts[1], view._counts[0]))), dtype, mask)
+    return _ops.load(
+        Tile(view._with((view._steps[1], view._steps[0]), (view._counts[1], view._counts[0]))), dtype, mask
+    )
 
 
 def copy(src: Tile, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
@@ -280,7 +282,7 @@ def device_print(prefix: str, x: Tile, *, mask: Any = None, **_: Any) -> None:
     _modern.device_print(prefix, view)
 
 
-# -- math ------------------------------------------------------------------------------------------------------
+# -- math ------------------------------------------------------------------------------------------
 def _binary(name: str) -> Callable[..., Tile]:
     def operation(x: Any, y: Any, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
         return _ops.binary(name, x, y, dtype, mask)
@@ -307,7 +309,9 @@ copy.nki_op = "copy"  # type: ignore[attr-defined]
 
 
 def _reduction(name: str, op: str) -> Callable[..., Tile]:
-    def operation(x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False, **_: Any) -> Tile:
+    def operation(
+        x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False, **_: Any
+    ) -> Tile:
         return _ops.reduce(op, x, axis, dtype, mask, keepdims)
 
     operation.__name__ = operation.__qualname__ = name
@@ -353,7 +357,9 @@ def _count(x: Tile, axis: Any) -> int:
     return math.prod(x.shape[a] for a in axes)
 
 
-def mean(x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False, **_: Any) -> Tile:
+def mean(
+    x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False, **_: Any
+) -> Tile:
     """Mean along free dimensions."""
     total = _ops.reduce("add", x, axis, np.float32, mask, keepdims)
     return _ops.binary("multiply", total, 1.0 / _count(x, axis), dtype if dtype is not None else x.dtype)
@@ -370,7 +376,9 @@ def var(x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, **_: Any) ->
     return mean(squares, axis, dtype=dtype if dtype is not None else x.dtype, mask=mask, keepdims=True)
 
 
-def softmax(x: Tile, axis: Any, *, dtype: Any = None, compute_dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
+def softmax(
+    x: Tile, axis: Any, *, dtype: Any = None, compute_dtype: Any = None, mask: Any = None, **_: Any
+) -> Tile:
     """Softmax along free dimensions."""
     top = _ops.reduce("maximum", x, axis, np.float32, mask, True)
     powers = _ops.unary("exp", _ops.binary("subtract", x, top, np.float32, mask), np.float32, mask)
@@ -378,8 +386,18 @@ def softmax(x: Tile, axis: Any, *, dtype: Any = None, compute_dtype: Any = None,
     return _ops.binary("divide", powers, total, dtype if dtype is not None else x.dtype, mask)
 
 
-def rms_norm(x: Tile, w: Tile, axis: Any, n: int, epsilon: float = 1e-6, *, dtype: Any = None,
-             compute_dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
+def rms_norm(
+    x: Tile,
+    w: Tile,
+    axis: Any,
+    n: int,
+    epsilon: float = 1e-6,
+    *,
+    dtype: Any = None,
+    compute_dtype: Any = None,
+    mask: Any = None,
+    **_: Any,
+) -> Tile:
     """x / RMS(x) * w."""
     squares = _ops.unary("square", x, np.float32, mask)
     total = _ops.reduce("add", squares, axis, np.float32, mask, True)
@@ -389,7 +407,7 @@ def rms_norm(x: Tile, w: Tile, axis: Any, n: int, epsilon: float = 1e-6, *, dtyp
 
 
 def all_reduce(x: Any, op: Any, program_axes: Any, **_: Any) -> Any:
-    """Reduction over SPMD programs; one virtual core runs them in turn, so only one program can be reduced."""
+    """Reduction over SPMD programs; one core runs them in turn, so only one can be reduced."""
     if num_programs(program_axes) > 1:
         raise UnsupportedError("nl.all_reduce over more than one program is not supported")
     return x

@@ -21,8 +21,13 @@ from opentrn.nki.timing import BenchmarkResult, time_traced
 from opentrn.nki.tracing import Tracer, active_or_none
 
 
-def trace(function: Callable[..., Any], grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
-          chip: str | None = None) -> tuple[Traced, dict[str, np.ndarray]]:
+def trace(
+    function: Callable[..., Any],
+    grid: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    chip: str | None = None,
+) -> tuple[Traced, dict[str, np.ndarray]]:
     """The program of one call of a classic kernel, and its inputs."""
     sizes, cores = sizes_of(grid)
     if cores > 2:
@@ -47,10 +52,12 @@ def trace(function: Callable[..., Any], grid: Any, args: tuple[Any, ...], kwargs
     result = None
     with tracer:
         for core in range(cores):
-            for place in places[core * per_core:(core + 1) * per_core]:
+            for place in places[core * per_core : (core + 1) * per_core]:
                 tracer.start_core(core)
                 tracer.place = place or (0,)
-                positional, named = _arguments(parameters, {k: rebuild(v, k, bind_array) for k, v in bound.items()})
+                positional, named = _arguments(
+                    parameters, {k: rebuild(v, k, bind_array) for k, v in bound.items()}
+                )
                 returned = function(*positional, **named)
                 flush(tracer)
                 result = returned if result is None else result
@@ -64,7 +71,9 @@ def trace(function: Callable[..., Any], grid: Any, args: tuple[Any, ...], kwargs
 class ClassicKernel(Kernel):
     """A kernel of `neuronxcc.nki.jit`, `baremetal`, `benchmark` or `profile`."""
 
-    def __init__(self, func: Callable[..., Any], grid: Any = None, options: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, func: Callable[..., Any], grid: Any = None, options: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(func, grid, options)
         self._shared = self.options.setdefault("_shared", {})
 
@@ -102,8 +111,10 @@ def _write_artifacts(options: dict[str, Any], timing: Any, traced: Traced) -> No
     from pathlib import Path
 
     folder = Path(options.get("working_directory") or ".")
-    for key, content in (("save_neff_name", lambda: traced.program.to_bytes()),
-                         ("save_trace_name", lambda: json.dumps({"seconds": timing.seconds}).encode())):
+    for key, content in (
+        ("save_neff_name", lambda: traced.program.to_bytes()),
+        ("save_trace_name", lambda: json.dumps({"seconds": timing.seconds}).encode()),
+    ):
         name = options.get(key)
         if name:
             folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +129,9 @@ def _decorator(mode: str, func: Any, options: dict[str, Any]) -> Any:
 
 def _decorator_of(mode: str, options: dict[str, Any], func: Any) -> ClassicKernel:
     inner = func.func if isinstance(func, Kernel) else func
-    inherited = {k: v for k, v in func.options.items() if k == "platform_target"} if isinstance(func, Kernel) else {}
+    inherited = (
+        {k: v for k, v in func.options.items() if k == "platform_target"} if isinstance(func, Kernel) else {}
+    )
     return ClassicKernel(inner, getattr(func, "grid", None), {**inherited, **options, "mode": mode})
 
 
@@ -151,4 +164,13 @@ def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
     return collect_results(traced, values, arrays)
 
 
-__all__ = ["ClassicKernel", "baremetal", "benchmark", "is_array", "jit", "profile", "simulate_kernel", "trace"]
+__all__ = [
+    "ClassicKernel",
+    "baremetal",
+    "benchmark",
+    "is_array",
+    "jit",
+    "profile",
+    "simulate_kernel",
+    "trace",
+]

@@ -1,4 +1,4 @@
-"""The operations behind classic `nki.language` and `nki.isa`: each returns a tile whose destination is open."""
+"""The operations behind classic `nki.language` and `nki.isa`; each result's place is open until used."""
 
 from __future__ import annotations
 
@@ -29,9 +29,16 @@ from opentrn.nki.tracing import Tracer, active
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
 
 
-def hold(tracer: Tracer, emit: Callable[[NkiTensor], None], shape: tuple[int, ...], dtype: str, fixed: bool,
-         box: Any = None, region: MemoryRegion = SBUF,
-         matmul: Callable[[NkiTensor], None] | None = None) -> Tile:
+def hold(
+    tracer: Tracer,
+    emit: Callable[[NkiTensor], None],
+    shape: tuple[int, ...],
+    dtype: str,
+    fixed: bool,
+    box: Any = None,
+    region: MemoryRegion = SBUF,
+    matmul: Callable[[NkiTensor], None] | None = None,
+) -> Tile:
     """Hold an operation back until its destination is known."""
     flush(tracer)
     tracer.locate()
@@ -79,9 +86,17 @@ def unary(name: str, x: Any, dtype: Any = None, mask: Any = None, region: Memory
     box = box_of(mask, shape)
     source = operand(x, shape, box)
     out, fixed = dtype_or(dtype, source.dtype)
-    return hold(tracer, lambda dst: tracer.emit(
-        "activation", dst=tracer.write(dst), op=name, data=tracer.read(source), scale=1.0, name=None),
-        shape, out, fixed, box, region)
+    return hold(
+        tracer,
+        lambda dst: tracer.emit(
+            "activation", dst=tracer.write(dst), op=name, data=tracer.read(source), scale=1.0, name=None
+        ),
+        shape,
+        out,
+        fixed,
+        box,
+        region,
+    )
 
 
 def binary(name: str, x: Any, y: Any, dtype: Any = None, mask: Any = None) -> Tile:
@@ -96,24 +111,56 @@ def binary(name: str, x: Any, y: Any, dtype: Any = None, mask: Any = None) -> Ti
         box = box_of(mask, tile.shape)
         data = operand(tile, tile.shape, box)
         out, fixed = dtype_or(dtype, "uint8" if comparison else data.dtype)
-        if not comparison and dtype is None and not is_float(out) and (isinstance(other, float) or name == "divide"):
+        if (
+            not comparison
+            and dtype is None
+            and not is_float(out)
+            and (isinstance(other, float) or name == "divide")
+        ):
             out = "float32"
         value = tracer.scalar(other)
-        return hold(tracer, lambda dst: _tensor_scalar(tracer, dst, data, name, value, reverse), tile.shape, out,
-                    fixed, box)
+        return hold(
+            tracer,
+            lambda dst: _tensor_scalar(tracer, dst, data, name, value, reverse),
+            tile.shape,
+            out,
+            fixed,
+            box,
+        )
     return _tile_binary(tracer, name, x, y, dtype, mask, comparison)
 
 
-_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or",
-                "logical_xor")
+_COMPARISONS = (
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+)
 
 
-def _tensor_scalar(tracer: Tracer, dst: NkiTensor, data: NkiTensor, name: str, value: Any, reverse: bool) -> None:
-    tracer.emit("tensor_scalar", dst=tracer.write(dst), data=tracer.read(data), op0=name, operand0=value,
-                reverse0=reverse, engine="unknown", name=None)
+def _tensor_scalar(
+    tracer: Tracer, dst: NkiTensor, data: NkiTensor, name: str, value: Any, reverse: bool
+) -> None:
+    tracer.emit(
+        "tensor_scalar",
+        dst=tracer.write(dst),
+        data=tracer.read(data),
+        op0=name,
+        operand0=value,
+        reverse0=reverse,
+        engine="unknown",
+        name=None,
+    )
 
 
-def _tile_binary(tracer: Tracer, name: str, x: Tile, y: Tile, dtype: Any, mask: Any, comparison: bool) -> Tile:
+def _tile_binary(
+    tracer: Tracer, name: str, x: Tile, y: Tile, dtype: Any, mask: Any, comparison: bool
+) -> Tile:
     left, right = x.as_nki_tensor(), y.as_nki_tensor()
     rank = max(left.ndim, right.ndim)
     left, right = _ranked(left, rank), _ranked(right, rank)
@@ -126,15 +173,26 @@ def _tile_binary(tracer: Tracer, name: str, x: Tile, y: Tile, dtype: Any, mask: 
 
     def emit(dst: NkiTensor) -> None:
         for data, column, reverse in ((left, right, False), (right, left, True)):
-            if data.shape == full and math.prod(column.shape[1:]) == 1 and column.shape[0] == full[0] \
-                    and math.prod(full[1:]) > 1:
+            if (
+                data.shape == full
+                and math.prod(column.shape[1:]) == 1
+                and column.shape[0] == full[0]
+                and math.prod(full[1:]) > 1
+            ):
                 _tensor_scalar(tracer, dst, data, name, tracer.read(_column(column)), reverse)
                 return
         a, b = broadcast_view(tracer, left, full), broadcast_view(tracer, right, full)
         if a.buffer is PSUM and b.buffer is PSUM:
             b = _on_sbuf(tracer, b)
-        tracer.emit("tensor_tensor", dst=tracer.write(dst), data1=tracer.read(a), data2=tracer.read(b), op=name,
-                    engine="unknown", name=None)
+        tracer.emit(
+            "tensor_tensor",
+            dst=tracer.write(dst),
+            data1=tracer.read(a),
+            data2=tracer.read(b),
+            op=name,
+            engine="unknown",
+            name=None,
+        )
 
     return hold(tracer, emit, shape, out, fixed, box)
 
@@ -149,15 +207,24 @@ def _ranked(view: NkiTensor, rank: int) -> NkiTensor:
     return view
 
 
-def copy(x: Any, dtype: Any = None, mask: Any = None, engine: str = "unknown", name: str = "tensor_copy") -> Tile:
+def copy(
+    x: Any, dtype: Any = None, mask: Any = None, engine: str = "unknown", name: str = "tensor_copy"
+) -> Tile:
     """A copy of a tile."""
     tracer = active()
     box = box_of(mask, x.shape)
     source = operand(x, x.shape, box)
     out, fixed = dtype_or(dtype, source.dtype)
-    return hold(tracer, lambda dst: tracer.emit(
-        "tensor_copy", dst=tracer.write(dst), src=tracer.read(source), engine=engine, name=None),
-        x.shape, out, fixed, box)
+    return hold(
+        tracer,
+        lambda dst: tracer.emit(
+            "tensor_copy", dst=tracer.write(dst), src=tracer.read(source), engine=engine, name=None
+        ),
+        x.shape,
+        out,
+        fixed,
+        box,
+    )
 
 
 def load(src: Tile, dtype: Any = None, mask: Any = None) -> Tile:
@@ -169,8 +236,14 @@ def load(src: Tile, dtype: Any = None, mask: Any = None) -> Tile:
     box = box_of(mask, view.shape)
     out, fixed = dtype_or(dtype, view.dtype)
     source = view if box in (None, []) else crop(view, box)
-    return hold(tracer, lambda dst: tracer.emit("dma_copy", dst=tracer.write(dst), src=tracer.read(source)),
-                shape, out, fixed, box)
+    return hold(
+        tracer,
+        lambda dst: tracer.emit("dma_copy", dst=tracer.write(dst), src=tracer.read(source)),
+        shape,
+        out,
+        fixed,
+        box,
+    )
 
 
 def store(dst: Tile, value: Any, mask: Any = None) -> None:
@@ -178,10 +251,14 @@ def store(dst: Tile, value: Any, mask: Any = None) -> None:
     tracer = active()
     target = dst.as_nki_tensor()
     if not isinstance(value, Tile):
-        filled = tracer.allocate(target.shape if target.ndim > 1 else (*target.shape, 1), target.dtype, SBUF, "fill", None)
+        filled = tracer.allocate(
+            target.shape if target.ndim > 1 else (*target.shape, 1), target.dtype, SBUF, "fill", None
+        )
         flush(tracer)
         tracer.locate()
-        tracer.emit("memset", dst=tracer.write(filled), value=tracer.scalar(value), engine="unknown", name=None)
+        tracer.emit(
+            "memset", dst=tracer.write(filled), value=tracer.scalar(value), engine="unknown", name=None
+        )
         value = Tile(filled)
     source = value.as_nki_tensor()
     flush(tracer)
@@ -199,8 +276,14 @@ def store(dst: Tile, value: Any, mask: Any = None) -> None:
     tracer.emit("dma_copy", dst=tracer.write(target), src=tracer.read(source))
 
 
-def dma_copy(dst: Tile, src: Tile, mask: Any = None, dst_rmw_op: Any = None, oob_mode: str = "error",
-             dge_mode: str = "unknown") -> None:
+def dma_copy(
+    dst: Tile,
+    src: Tile,
+    mask: Any = None,
+    dst_rmw_op: Any = None,
+    oob_mode: str = "error",
+    dge_mode: str = "unknown",
+) -> None:
     """A copy between any two memories; `dst_rmw_op` accumulates into the destination."""
     tracer = active()
     target, source = dst.as_nki_tensor(), src.as_nki_tensor()
@@ -212,11 +295,26 @@ def dma_copy(dst: Tile, src: Tile, mask: Any = None, dst_rmw_op: Any = None, oob
     if box:
         target, source = crop(target, box), crop(source, box)
     if dst_rmw_op is None:
-        tracer.emit("dma_copy", dst=tracer.write(target), src=tracer.read(source), oob_mode=oob_mode,
-                    dge_mode=dge_mode, engine="unknown", name=None)
+        tracer.emit(
+            "dma_copy",
+            dst=tracer.write(target),
+            src=tracer.read(source),
+            oob_mode=oob_mode,
+            dge_mode=dge_mode,
+            engine="unknown",
+            name=None,
+        )
     else:
-        tracer.emit("dma_compute", dst=tracer.write(target), srcs=[tracer.read(target), tracer.read(source)],
-                    reduce_op="add", scales=None, unique_indices=True, oob_mode=oob_mode, name=None)
+        tracer.emit(
+            "dma_compute",
+            dst=tracer.write(target),
+            srcs=[tracer.read(target), tracer.read(source)],
+            reduce_op="add",
+            scales=None,
+            unique_indices=True,
+            oob_mode=oob_mode,
+            name=None,
+        )
 
 
 # -- matmul ---------------------------------------------------------------------------------------------
@@ -230,11 +328,26 @@ def nc_matmul(stationary: Any, moving: Any, mask: Any = None, **options: Any) ->
     box = [] if mask is False else box_of(mask, (columns, width))
 
     def emit(dst: NkiTensor, accumulate: bool | None = False) -> None:
-        tracer.emit("nc_matmul", dst=tracer.write(dst), stationary=tracer.read(x), moving=tracer.read(y),
-                    accumulate=accumulate, name=None, **options)
+        tracer.emit(
+            "nc_matmul",
+            dst=tracer.write(dst),
+            stationary=tracer.read(x),
+            moving=tracer.read(y),
+            accumulate=accumulate,
+            name=None,
+            **options,
+        )
 
-    return hold(tracer, emit, (columns, width), "float32", False, [] if box == [] else None, PSUM,
-                lambda dst: emit(dst, None))
+    return hold(
+        tracer,
+        emit,
+        (columns, width),
+        "float32",
+        False,
+        [] if box == [] else None,
+        PSUM,
+        lambda dst: emit(dst, None),
+    )
 
 
 def matmul(x: Tile, y: Tile, transpose_x: bool = False, mask: Any = None) -> Tile:
@@ -258,20 +371,45 @@ def nc_transpose(data: Any, dtype: Any = None, mask: Any = None, engine: str = "
 
     def emit(dst: NkiTensor) -> None:
         if dst.dtype == source.dtype:
-            tracer.emit("nc_transpose", dst=tracer.write(dst), data=tracer.read(source),
-                        engine="vector" if vector else "tensor", name=None)
+            tracer.emit(
+                "nc_transpose",
+                dst=tracer.write(dst),
+                data=tracer.read(source),
+                engine="vector" if vector else "tensor",
+                name=None,
+            )
             return
         identity = tracer.identity(rows, source.dtype, None)
-        tracer.emit("nc_matmul", dst=tracer.write(dst), stationary=tracer.read(source),
-                    moving=tracer.read(identity), accumulate=False, name=None)
+        tracer.emit(
+            "nc_matmul",
+            dst=tracer.write(dst),
+            stationary=tracer.read(source),
+            moving=tracer.read(identity),
+            accumulate=False,
+            name=None,
+        )
 
-    return hold(tracer, emit, (columns, rows), out, fixed, [] if box_of(mask, (columns, rows)) == [] else None,
-                SBUF if vector else PSUM)
+    return hold(
+        tracer,
+        emit,
+        (columns, rows),
+        out,
+        fixed,
+        [] if box_of(mask, (columns, rows)) == [] else None,
+        SBUF if vector else PSUM,
+    )
 
 
 # -- reductions -------------------------------------------------------------------------------------------
-def reduce(name: str, x: Any, axis: Any, dtype: Any = None, mask: Any = None, keepdims: bool = False,
-           negate: bool = False) -> Tile:
+def reduce(
+    name: str,
+    x: Any,
+    axis: Any,
+    dtype: Any = None,
+    mask: Any = None,
+    keepdims: bool = False,
+    negate: bool = False,
+) -> Tile:
     """Reduce free dimensions."""
     tracer = active()
     view = operand(x)
@@ -290,11 +428,31 @@ def reduce(name: str, x: Any, axis: Any, dtype: Any = None, mask: Any = None, ke
         kept = tuple(n for a, n in enumerate(view.shape) if a not in axes)
         kept = kept if len(kept) > 1 else (*kept, 1)
     out, fixed = dtype_or(dtype, source.dtype)
-    partial = None if box is None else [] if box == [] else [
-        pair for a, pair in enumerate(box) if a not in axes] + ([(0, 1)] if len(kept) > len(box) - len(axes) else [])
-    return hold(tracer, lambda dst: tracer.emit(
-        "tensor_reduce", dst=tracer.write(dst), op=name, data=tracer.read(source), axis=inner, negate=negate,
-        keepdims=False, name=None), kept, out, fixed, partial)
+    partial = (
+        None
+        if box is None
+        else []
+        if box == []
+        else [pair for a, pair in enumerate(box) if a not in axes]
+        + ([(0, 1)] if len(kept) > len(box) - len(axes) else [])
+    )
+    return hold(
+        tracer,
+        lambda dst: tracer.emit(
+            "tensor_reduce",
+            dst=tracer.write(dst),
+            op=name,
+            data=tracer.read(source),
+            axis=inner,
+            negate=negate,
+            keepdims=False,
+            name=None,
+        ),
+        kept,
+        out,
+        fixed,
+        partial,
+    )
 
 
 def broadcast_to(x: Tile, shape: Any) -> Tile:
@@ -328,11 +486,22 @@ def where(condition: Any, x: Any, y: Any, dtype: Any = None, mask: Any = None) -
                 value = broadcast_view(tracer, _ranked(value, predicate.ndim), predicate.shape)
                 if value.dtype != dst.dtype:
                     cast = tracer.allocate(value.shape, dst.dtype, SBUF, "cast", None)
-                    tracer.emit("tensor_copy", dst=tracer.write(cast), src=tracer.read(value), engine="unknown",
-                                name=None)
+                    tracer.emit(
+                        "tensor_copy",
+                        dst=tracer.write(cast),
+                        src=tracer.read(value),
+                        engine="unknown",
+                        name=None,
+                    )
                     value = cast
-            tracer.emit("tensor_copy_predicated", dst=tracer.write(dst), src=tracer.scalar(value),
-                        predicate=tracer.read(chosen), reverse_pred=reverse, name=None)
+            tracer.emit(
+                "tensor_copy_predicated",
+                dst=tracer.write(dst),
+                src=tracer.scalar(value),
+                predicate=tracer.read(chosen),
+                reverse_pred=reverse,
+                name=None,
+            )
 
     return hold(tracer, emit, shape, out, fixed, box)
 
@@ -352,12 +521,25 @@ def iota(expr: Index, dtype: Any, mask: Any = None) -> Tile:
     """The values of an index expression."""
     tracer = active()
     pattern, offset, multiplier, shape = pattern_of(expr)
-    return hold(tracer, lambda dst: tracer.emit(
-        "iota", dst=tracer.write(dst), pattern=pattern, offset=offset, channel_multiplier=multiplier, name=None),
-        shape, name_of(dtype), True)
+    return hold(
+        tracer,
+        lambda dst: tracer.emit(
+            "iota",
+            dst=tracer.write(dst),
+            pattern=pattern,
+            offset=offset,
+            channel_multiplier=multiplier,
+            name=None,
+        ),
+        shape,
+        name_of(dtype),
+        True,
+    )
 
 
-def affine_select(pred: Mask, on_true_tile: Tile, on_false_value: Any, mask: Any = None, dtype: Any = None) -> Tile:
+def affine_select(
+    pred: Mask, on_true_tile: Tile, on_false_value: Any, mask: Any = None, dtype: Any = None
+) -> Tile:
     """Select by a comparison of indices."""
     tracer = active()
     if not isinstance(pred, Mask) or pred.affine is None:
@@ -377,23 +559,53 @@ def affine_select(pred: Mask, on_true_tile: Tile, on_false_value: Any, mask: Any
         target = dst
         if dst.buffer is PSUM:
             target = tracer.allocate(dst.shape, dst.dtype, SBUF, "selected", None)
-        tracer.emit("affine_select", dst=tracer.write(target), pattern=free, channel_multiplier=coefs[0],
-                    on_true_tile=tracer.read(data), on_false_value=tracer.scalar(on_false_value),
-                    cmp_op=pred.comparison, offset=affine.const, name=None)
+        tracer.emit(
+            "affine_select",
+            dst=tracer.write(target),
+            pattern=free,
+            channel_multiplier=coefs[0],
+            on_true_tile=tracer.read(data),
+            on_false_value=tracer.scalar(on_false_value),
+            cmp_op=pred.comparison,
+            offset=affine.const,
+            name=None,
+        )
         if target is not dst:
-            tracer.emit("tensor_copy", dst=tracer.write(dst), src=tracer.read(target), engine="unknown", name=None)
+            tracer.emit(
+                "tensor_copy", dst=tracer.write(dst), src=tracer.read(target), engine="unknown", name=None
+            )
 
     return hold(tracer, emit, shape, out, fixed, [] if box == [] else None)
 
 
-def generic(name: str, shape: tuple[int, ...], dtype: str, fixed: bool, box: Any = None,
-            region: MemoryRegion = SBUF, **arguments: Any) -> Tile:
+def generic(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    fixed: bool,
+    box: Any = None,
+    region: MemoryRegion = SBUF,
+    **arguments: Any,
+) -> Tile:
     """An instruction whose arguments are ready; views among them are read when it is emitted."""
     tracer = active()
-    return hold(tracer, lambda dst: tracer.emit(
-        name, dst=tracer.write(dst), name=None,
-        **{key: tracer.read(value) if isinstance(value, NkiTensor) else value for key, value in arguments.items()}),
-        shape, dtype, fixed, box, region)
+    return hold(
+        tracer,
+        lambda dst: tracer.emit(
+            name,
+            dst=tracer.write(dst),
+            name=None,
+            **{
+                key: tracer.read(value) if isinstance(value, NkiTensor) else value
+                for key, value in arguments.items()
+            },
+        ),
+        shape,
+        dtype,
+        fixed,
+        box,
+        region,
+    )
 
 
 def result_view(value: Any) -> Any:

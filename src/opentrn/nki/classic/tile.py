@@ -34,14 +34,22 @@ class Pending:
 
     __slots__ = ("box", "dtype", "emit", "fixed", "matmul", "region", "shape")
 
-    def __init__(self, emit: Callable[[NkiTensor], None], shape: tuple[int, ...], dtype: str, fixed: bool,
-                 region: MemoryRegion, box: Any, matmul: Callable[[NkiTensor], None] | None = None) -> None:
+    def __init__(
+        self,
+        emit: Callable[[NkiTensor], None],
+        shape: tuple[int, ...],
+        dtype: str,
+        fixed: bool,
+        region: MemoryRegion,
+        box: Any,
+        matmul: Callable[[NkiTensor], None] | None = None,
+    ) -> None:
         self.emit, self.shape, self.dtype, self.fixed = emit, shape, dtype, fixed
         self.region, self.box, self.matmul = region, box, matmul
 
 
 class Blocks:
-    """Storage of a tensor with leading block dimensions where each block lives apart (PSUM, direct allocation)."""
+    """Storage of a tensor with leading block dimensions where each lives apart (PSUM, direct allocation)."""
 
     def __init__(self, make: Callable[[tuple[int, ...]], NkiTensor], dims: tuple[int, ...]) -> None:
         self.make, self.dims = make, dims
@@ -64,11 +72,17 @@ def flush(tracer: Tracer) -> None:
 class Tile(NKIObject):
     """A view of a tensor in any memory; see the module's documentation."""
 
-    __slots__ = ("_pending", "_view", "blocks", "block_place", "index_tile", "same", "tracer")
+    __slots__ = ("_pending", "_view", "block_place", "blocks", "index_tile", "same", "tracer")
     __array_priority__ = 2000.0
 
-    def __init__(self, view: NkiTensor | None, pending: Pending | None = None, blocks: Blocks | None = None,
-                 block_place: tuple[int, ...] = (), index_tile: Any = None) -> None:
+    def __init__(
+        self,
+        view: NkiTensor | None,
+        pending: Pending | None = None,
+        blocks: Blocks | None = None,
+        block_place: tuple[int, ...] = (),
+        index_tile: Any = None,
+    ) -> None:
         self._view, self._pending = view, pending
         self.blocks, self.block_place, self.index_tile = blocks, block_place, index_tile
         self.same = False
@@ -80,7 +94,7 @@ class Tile(NKIObject):
             return self._pending.shape
         if self.blocks is not None:
             rest = self.blocks.at((0,) * len(self.blocks.dims))
-            return (*self.blocks.dims[len(self.block_place):], *rest.shape)
+            return (*self.blocks.dims[len(self.block_place) :], *rest.shape)
         assert self._view is not None
         return self._view.shape
 
@@ -131,7 +145,11 @@ class Tile(NKIObject):
             if tracer.pending is self:
                 tracer.pending = None
             view = tracer.allocate(_tile_shape(pending.shape), pending.dtype, pending.region, "tile", None)
-            view = view.reshape(pending.shape) if view.shape != pending.shape and len(pending.shape) > 1 else view
+            view = (
+                view.reshape(pending.shape)
+                if view.shape != pending.shape and len(pending.shape) > 1
+                else view
+            )
             self._view, self._pending = view, None
             if pending.box != []:
                 pending.emit(view if pending.box is None else crop(view, pending.box))
@@ -140,8 +158,10 @@ class Tile(NKIObject):
             if len(self.block_place) < len(self.blocks.dims):
                 if math.prod(self.blocks.dims) == 1:
                     return self.blocks.at((0,) * len(self.blocks.dims))
-                raise UnimplementedError(f"a tensor with block dimensions {self.blocks.dims} is used as one tile",
-                                         cure="index its blocks")
+                raise UnimplementedError(
+                    f"a tensor with block dimensions {self.blocks.dims} is used as one tile",
+                    cure="index its blocks",
+                )
             self._view = self.blocks.at(self.block_place)
         if self._view._storage.zero_pending:
             _zero_now(active(), self._view._storage)
@@ -156,7 +176,11 @@ class Tile(NKIObject):
         items = list(key) if isinstance(key, tuple) else [key]
         if self.blocks is not None and len(self.block_place) < len(self.blocks.dims):
             return self._block(items)
-        return Tile(_index(self._plain_view(), items)) if not _has_tile(items) else _indirect(self._plain_view(), items)
+        return (
+            Tile(_index(self._plain_view(), items))
+            if not _has_tile(items)
+            else _indirect(self._plain_view(), items)
+        )
 
     def _plain_view(self) -> NkiTensor:
         """The view, without deciding what a matmul's first write does."""
@@ -175,7 +199,9 @@ class Tile(NKIObject):
             if isinstance(item, slice) and item == slice(None) and self.blocks.dims[len(place)] == 1:
                 item = 0
             if not isinstance(item, (int, np.integer)):
-                raise UnimplementedError(f"block dimensions of {self.blocks.dims} take integers, not {item!r}")
+                raise UnimplementedError(
+                    f"block dimensions of {self.blocks.dims} take integers, not {item!r}"
+                )
             index = int(item)
             if not -self.blocks.dims[len(place)] <= index < self.blocks.dims[len(place)]:
                 raise OutOfBoundsError(f"block {index} of {self.blocks.dims[len(place)]}")
@@ -216,13 +242,18 @@ class Tile(NKIObject):
 
     def __iadd__(self, other: Any) -> Tile:
         tracer = active()
-        if isinstance(other, Tile) and other._pending is not None and other._pending.matmul is not None \
-                and tracer.pending is other and self.buffer is MemoryRegion.psum:
+        if (
+            isinstance(other, Tile)
+            and other._pending is not None
+            and other._pending.matmul is not None
+            and tracer.pending is other
+            and self.buffer is MemoryRegion.psum
+        ):
             tracer.pending = None
             pending, other._pending = other._pending, None
             target = partition_first(self._target_view())
             other._view = target
-            if pending.box != []:
+            if pending.box != [] and pending.matmul is not None:
                 target._storage.zero_pending = False
                 pending.matmul(target if pending.box is None else crop(target, pending.box))
             return self._done()
@@ -244,6 +275,11 @@ class Tile(NKIObject):
         assign(self, binary(name, self, other))
         return self._done()
 
+    def __neg__(self) -> Tile:
+        from opentrn.nki.classic.operations import binary
+
+        return binary("multiply", self, -1.0)
+
     def __isub__(self, other: Any) -> Tile:
         return self._in_place("subtract", other)
 
@@ -263,16 +299,31 @@ def _operator(name: str, swapped: bool = False, integer: bool = False) -> Callab
     return apply
 
 
-for _method, _name in (("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("truediv", "divide"),
-                       ("pow", "power"), ("mod", "mod"), ("and", "bitwise_and"), ("or", "bitwise_or"),
-                       ("xor", "bitwise_xor"), ("lshift", "left_shift"), ("rshift", "right_shift")):
+for _method, _name in (
+    ("add", "add"),
+    ("sub", "subtract"),
+    ("mul", "multiply"),
+    ("truediv", "divide"),
+    ("pow", "power"),
+    ("mod", "mod"),
+    ("and", "bitwise_and"),
+    ("or", "bitwise_or"),
+    ("xor", "bitwise_xor"),
+    ("lshift", "left_shift"),
+    ("rshift", "right_shift"),
+):
     setattr(Tile, f"__{_method}__", _operator(_name))
     setattr(Tile, f"__r{_method}__", _operator(_name, swapped=True))
-for _method, _name in (("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"),
-                       ("eq", "equal"), ("ne", "not_equal")):
+for _method, _name in (
+    ("lt", "less"),
+    ("le", "less_equal"),
+    ("gt", "greater"),
+    ("ge", "greater_equal"),
+    ("eq", "equal"),
+    ("ne", "not_equal"),
+):
     setattr(Tile, f"__{_method}__", _operator(_name))
 Tile.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
-Tile.__neg__ = lambda self: _operator("multiply")(self, -1.0)  # type: ignore[attr-defined]
 
 
 def assign(target: Tile, value: Any) -> None:
@@ -285,8 +336,11 @@ def assign(target: Tile, value: Any) -> None:
         if pending.box == []:
             tracer.pending, value._pending, value._view = None, None, view
             return
-        direct = (not pending.fixed or pending.dtype == name) and not (
-            pending.matmul is not None and view.buffer is not MemoryRegion.psum) and view._storage.on_chip
+        direct = (
+            (not pending.fixed or pending.dtype == name)
+            and not (pending.matmul is not None and view.buffer is not MemoryRegion.psum)
+            and view._storage.on_chip
+        )
         if direct and (pending.region is not MemoryRegion.psum or view.buffer is MemoryRegion.psum):
             tracer.pending, value._pending, value._view = None, None, view
             view._storage.zero_pending = False
@@ -346,24 +400,43 @@ def partition_first(view: NkiTensor) -> NkiTensor:
     if len(view._counts) == 1:
         view = view._with((*view._steps, 1), (*view._counts, 1))
     width = storage.partition_bytes // ITEMSIZE[view.dtype]
-    at = next((d for d, (step, count) in enumerate(zip(view._steps, view._counts, strict=True))
-               if count > 1 and width and step >= width and step % width == 0), None)
+    at = next(
+        (
+            d
+            for d, (step, count) in enumerate(zip(view._steps, view._counts, strict=True))
+            if count > 1 and width and step >= width and step % width == 0
+        ),
+        None,
+    )
     if at is None or at == 0:
         if at is None and view._counts[0] > 1:
-            return NkiTensor(storage, view.dtype, view.offset, (width, *view._steps), (1, *view._counts), view.indirect)
+            return NkiTensor(
+                storage, view.dtype, view.offset, (width, *view._steps), (1, *view._counts), view.indirect
+            )
         if view._steps[0] % max(width, 1):
-            return NkiTensor(storage, view.dtype, view.offset, (width, *view._steps[1:]), view._counts, view.indirect)
+            return NkiTensor(
+                storage, view.dtype, view.offset, (width, *view._steps[1:]), view._counts, view.indirect
+            )
         return view
     order = [at, *(d for d in range(view.ndim) if d != at)]
-    return NkiTensor(storage, view.dtype, view.offset, tuple(view._steps[d] for d in order),
-                     tuple(view._counts[d] for d in order), view.indirect)
+    return NkiTensor(
+        storage,
+        view.dtype,
+        view.offset,
+        tuple(view._steps[d] for d in order),
+        tuple(view._counts[d] for d in order),
+        view.indirect,
+    )
 
 
 def crop(view: NkiTensor, box: list[tuple[int, int]]) -> NkiTensor:
     """The part of a view that a box selects; dimensions of size 1 stay (they broadcast)."""
     if len(box) != view.ndim:
-        return view if all(start == 0 for start, _ in box) and math.prod(c for _, c in box) == view.size else \
-            _crop_flexible(view, box)
+        return (
+            view
+            if all(start == 0 for start, _ in box) and math.prod(c for _, c in box) == view.size
+            else _crop_flexible(view, box)
+        )
     offset, counts = view.offset, list(view._counts)
     for axis, (start, count) in enumerate(box):
         if counts[axis] == 1 and count > 1:
@@ -374,8 +447,13 @@ def crop(view: NkiTensor, box: list[tuple[int, int]]) -> NkiTensor:
     if indirect is not None and indirect.kind == "vector":
         source = indirect.source
         if isinstance(source, NkiTensor) and source.shape[0] != counts[0]:
-            rows = NkiTensor(source._storage, source.dtype, source.offset + box[0][0] * source._steps[0],
-                             source._steps, (counts[0], *source._counts[1:]))
+            rows = NkiTensor(
+                source._storage,
+                source.dtype,
+                source.offset + box[0][0] * source._steps[0],
+                source._steps,
+                (counts[0], *source._counts[1:]),
+            )
             indirect = Indirect("vector", rows, indirect.step, indirect.dim, indirect.bound)
             offset = view.offset
     return NkiTensor(view._storage, view.dtype, offset, view._steps, tuple(counts), indirect)
@@ -384,7 +462,7 @@ def crop(view: NkiTensor, box: list[tuple[int, int]]) -> NkiTensor:
 def _crop_flexible(view: NkiTensor, box: list[tuple[int, int]]) -> NkiTensor:
     sizes = [pair for pair in box if pair != (0, 1)]
     if len(sizes) <= view.ndim:
-        return crop(view, [*sizes, *((0, n) for n in view.shape[len(sizes):])])
+        return crop(view, [*sizes, *((0, n) for n in view.shape[len(sizes) :])])
     raise UnimplementedError(f"a mask of rank {len(box)} on a tile of shape {view.shape}")
 
 
@@ -401,7 +479,7 @@ def _fill(items: list[Any], rank: int) -> list[Any]:
     if len(given) == len(items):
         return items + [slice(None)] * missing
     at = next(place for place, item in enumerate(items) if item is Ellipsis)
-    return items[:at] + [slice(None)] * missing + items[at + 1:]
+    return items[:at] + [slice(None)] * missing + items[at + 1 :]
 
 
 def _index(view: NkiTensor, items: list[Any]) -> NkiTensor:
@@ -415,7 +493,9 @@ def _index(view: NkiTensor, items: list[Any]) -> NkiTensor:
         if isinstance(item, (int, np.integer)):
             index = int(item) + (size if item < 0 else 0)
             if not 0 <= index < size:
-                raise OutOfBoundsError(f"{view.name}: index {item} is outside dimension {axis} of shape {view.shape}")
+                raise OutOfBoundsError(
+                    f"{view.name}: index {item} is outside dimension {axis} of shape {view.shape}"
+                )
             offset = offset + index * step
             continue
         start, length, stride = _range_of(item, size)
@@ -474,9 +554,16 @@ def _indirect(view: NkiTensor, items: list[Any]) -> Tile:
     plain = _index(view, rest)
     others = [pair for pair in zip(plain._steps, plain._counts, strict=True) if pair[1] > 1] or [(1, 1)]
     count = rows.shape[0]
-    return Tile(NkiTensor(view._storage, view.dtype, plain.offset, (view._steps[at], *(s for s, _ in others)),
-                          (count, *(c for _, c in others)),
-                          Indirect("vector", rows, view._steps[at], 0, view._counts[at])))
+    return Tile(
+        NkiTensor(
+            view._storage,
+            view.dtype,
+            plain.offset,
+            (view._steps[at], *(s for s, _ in others)),
+            (count, *(c for _, c in others)),
+            Indirect("vector", rows, view._steps[at], 0, view._counts[at]),
+        )
+    )
 
 
 def tile_of(value: Any) -> Any:
@@ -485,7 +572,7 @@ def tile_of(value: Any) -> Any:
 
 
 def box_of(mask: Any, shape: tuple[int, ...]) -> Any:
-    """None: no mask; []: nothing; else (start, count) per dimension. Raises UnimplementedError for other masks."""
+    """None: no mask; []: nothing; else (start, count) per dimension. Raises for other masks."""
     if mask is None or mask is True:
         return None
     if isinstance(mask, (bool, np.bool_)):
@@ -493,8 +580,10 @@ def box_of(mask: Any, shape: tuple[int, ...]) -> Any:
     if isinstance(mask, Mask):
         box = mask.box(shape)
         if box is None:
-            raise UnimplementedError("a mask that selects no box of the tile",
-                                     cure="use nisa.affine_select or nl.where with an explicit predicate")
+            raise UnimplementedError(
+                "a mask that selects no box of the tile",
+                cure="use nisa.affine_select or nl.where with an explicit predicate",
+            )
         return None if box and all(pair == (0, n) for pair, n in zip(box, shape, strict=False)) else box
     raise UnsupportedError(f"mask must be a comparison of indices, not {type(mask).__name__}")
 

@@ -1,4 +1,5 @@
 """`nki.language`."""
+# ruff: noqa: F401 - this module is what it imports
 
 from opentrn.nki import language_ops as _ops
 from opentrn.nki import tile_sizes as _tile_sizes

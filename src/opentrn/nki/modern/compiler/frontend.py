@@ -11,7 +11,10 @@ class NKIFrontend:
     """A kernel to be traced: `kernel` and its launch grid."""
 
     def __init__(self, kernel: Any = None, *args: Any, **kwargs: Any) -> None:
-        self.kernel, self.grid = unwrap(kernel) if kernel is not None else (None, None)
+        self.kernel: Any = None
+        self.grid: Any = None
+        if kernel is not None:
+            self.kernel, self.grid = unwrap(kernel)
         self.options = kwargs
 
 

@@ -28,8 +28,9 @@ class CompiledKernel:
         self.traced, self.program = traced, traced.program
 
     @classmethod
-    def from_frontend(cls, frontend: NKIFrontend, options: CompileOptions | None = None, *args: Any,
-                      **kwargs: Any) -> CompiledKernel:
+    def from_frontend(
+        cls, frontend: NKIFrontend, options: CompileOptions | None = None, *args: Any, **kwargs: Any
+    ) -> CompiledKernel:
         """Trace `frontend.kernel` with the given arguments."""
         options = options or CompileOptions()
         grid = frontend.grid if frontend.grid is not None else options.lnc
