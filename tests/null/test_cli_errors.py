@@ -25,6 +25,7 @@ def run(*arguments, directory):
         (["run", "-m", "no_such_module"], "there is no module 'no_such_module'", "install"),
         (["run", "--trace", "t", "--no-trace", "train.py"], "exclude each other", "one of them"),
         (["run", "--report", "no/where.html", "train.py"], "no directory for the report", "create it"),
+        (["run", "--wall-clock", "train.py"], "says what --dry does", "--dry"),
         (["trace", "show", "nothing"], "there is no trace directory 'nothing'", "check the path"),
         (["trace", "export", ".", "-o", "x"], "is not a trace", "name the directory"),
     ],

@@ -14,7 +14,8 @@ from opentrn.cli import run_command, trace_command
 FOLDER = Path(cli.__file__).parent
 COMMANDS = ["run", "predict", "check", "trace", "program", "kernel", "quality", "chips", "version"]
 RUN_OPTIONS = {
-    "-m", "--instance", "--from-cuda", "--dry", "--as", "--trace", "--no-trace", "--trace-limit", "--frames",
+    "-m", "--instance", "--wall-clock",
+    "--from-cuda", "--dry", "--as", "--trace", "--no-trace", "--trace-limit", "--frames",
     "--report", "--json", "--steps-by", "--tokens-per-step", "--help",
 }  # fmt: skip
 TRACE_OPTIONS = {

@@ -81,6 +81,12 @@ def run(
         bool, typer.Option("--from-cuda", help="Run a CUDA script unchanged on neuron.")
     ] = False,
     dry: Annotated[bool, typer.Option("--dry", help="Shapes, memory and time only: no data.")] = False,
+    wall_clock: Annotated[
+        bool,
+        typer.Option(
+            "--wall-clock", help="With --dry: the program's clock stays the host's, not the chip's."
+        ),
+    ] = False,
     behave_as: Annotated[
         str | None,
         typer.Option("--as", metavar="STACK", help="Refuse what this stack refuses: torchneuron-2.33."),
@@ -111,9 +117,13 @@ def run(
     check_target(target)
     if no_trace and trace is not None:
         raise ConfigurationError("--trace and --no-trace exclude each other", cure="give one of them")
+    if wall_clock and not dry:
+        raise ConfigurationError("--wall-clock says what --dry does with clocks", cure="give --dry with it")
     if report is not None and not report.absolute().parent.is_dir():
         raise ConfigurationError(f"there is no directory for the report '{report}'", cure="create it first")
-    wishes = _Wishes(target, instance, from_cuda, dry, behave_as, frames, steps_by.value, tokens_per_step)
+    wishes = _Wishes(
+        target, instance, from_cuda, dry, wall_clock, behave_as, frames, steps_by.value, tokens_per_step
+    )
     directory = None if no_trace else _trace_directory(trace, target)
     outcome, record = _watched(wishes, directory, trace is not None, int(trace_limit * (1 << 30)))
     _report(record, outcome, report, as_json)
@@ -128,6 +138,7 @@ class _Wishes:
     instance: str | None
     from_cuda: bool
     dry: bool
+    wall_clock: bool
     behave_as: str | None
     frames: bool
     steps_by: str
@@ -192,7 +203,7 @@ def _watched(
             session = Session(source, options(None), metadata)
         session.start()
         outcome = run_target(wishes.target)
-        record = session.stop(outcome.ended, _notes(redirections))
+        record = session.stop(outcome.ended, _notes(wishes, redirections))
     return outcome, record
 
 
@@ -219,16 +230,19 @@ def _prepare(wishes: _Wishes, modes: contextlib.ExitStack) -> Any:
     if wishes.from_cuda:
         redirections = _part("--from-cuda").install()
     if wishes.dry:
-        modes.enter_context(_part("--dry").dry_run())
+        modes.enter_context(_part("--dry").dry_run(wall_clock=wishes.wall_clock))
     return redirections
 
 
-def _notes(redirections: Any) -> list[str]:
-    """What went elsewhere under --from-cuda, for the report."""
-    if redirections is None:
-        return []
-    notes = [f"redirected: {redirection}" for redirection in redirections.redirections]
-    return notes + [f"refused: {refusal}" for refusal in redirections.refusals]
+def _notes(wishes: _Wishes, redirections: Any) -> list[str]:
+    """What the answer rests on: redirections of --from-cuda, stand-ins of --dry."""
+    notes = []
+    if redirections is not None:
+        notes += [f"redirected: {redirection}" for redirection in redirections.redirections]
+        notes += [f"refused: {refusal}" for refusal in redirections.refusals]
+    if wishes.dry:
+        notes += _part("--dry").ledger_lines()
+    return notes
 
 
 def _part(option: str) -> Any:
