@@ -1,4 +1,4 @@
-"""`opentrn quality`: compare the device with an oracle. `ops`: every operator with CPU."""
+"""`opentrn quality`: compare with an oracle. `ops`: every operator with CPU. `nki`: a public kernel suite."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Annotated
 import typer
 
 from opentrn.errors import ConfigurationError
+from opentrn.quality.nki_suite import nki
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+app.command()(nki)
 
 
 @app.callback()
