@@ -105,11 +105,23 @@ class InferredCall {
       }
       if (!entry.backed) continue;
       if (is_integer(entry.tensor.scalar_type()) || traits_.base == "_amp_foreach_non_finite_check_and_unscale_") {
-        note_stand_in(traits_, "written integers and flags keep their values");
+        keep_or_fill(entry.tensor);
       } else {
         drop_bytes(entry.tensor.storage().unsafeGetStorageImpl());
       }
     }
+  }
+
+  // An out= argument is overwritten, so it gets the operator's stand-in; anything else keeps what it has.
+  void keep_or_fill(const at::Tensor& tensor) {
+    if (!traits_.has_out) {
+      note_stand_in(traits_, "written integers and flags keep their values");
+      return;
+    }
+    const OpenedBytes bytes(tensor);
+    const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    at::Tensor host = host_alias(tensor);
+    note_stand_in(traits_, fill_stand_in(traits_, 0, index_extent(), host));
   }
 
   // A copy to the host of something without bytes: zeros, up to a size at which filling would cost real time.

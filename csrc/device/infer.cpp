@@ -2,22 +2,37 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 
-#include <unordered_map>
+#include <string_view>
+#include <unordered_set>
 
 #include "device/boxed_arguments.h"
 #include "device/dry.h"
 #include "device/host_call.h"
+#include "device/operators.h"
 
 namespace opentrn::device::dry {
 namespace {
 
 constexpr size_t kZeroRunLimit = size_t{256} << 20;  // bytes of inputs up to which a CPU kernel may run on zeros
 
+// PyTorch's meta kernels give these contiguous results where its CPU kernels give column-major or permuted ones (LAPACK and
+// FFT layouts), so their shapes are learned from the CPU kernel.
+bool has_own_layout(const OperatorTraits& traits) {
+  static const std::unordered_set<std::string_view> names = {
+      "_fft_c2c", "_fft_c2r", "_fft_r2c", "linalg_eig", "linalg_eigvals", "_linalg_eigvals", "_linalg_eigh",
+      "_linalg_svd", "linalg_qr", "linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "lu_unpack", "linalg_inv_ex",
+      "_linalg_solve_ex", "_linalg_det", "_linalg_slogdet", "linalg_ldl_factor_ex", "linalg_ldl_solve",
+      "linalg_householder_product", "cholesky_inverse", "linalg_cholesky_ex", "linalg_solve_triangular", "linalg_lstsq",
+      "triangular_solve", "ormqr", "max_unpool2d", "max_unpool3d", "geqrf", "_cholesky_solve_helper", "cholesky", "linalg_matrix_exp"};
+  return names.count(traits.base) > 0;
+}
+
 // Stands for each argument tensor by a tensor without meaning: on the meta device, or zeros on the CPU.
 class StandInTaker {
  public:
-  StandInTaker(bool zeros, bool ones) : zeros_(zeros), ones_(ones) {}
+  StandInTaker(bool zeros, bool ones, bool identity) : zeros_(zeros), ones_(ones), identity_(identity) {}
 
   at::Tensor take(const at::Tensor& tensor, int /*argument*/) {
     at::Tensor made = make(tensor);
@@ -40,7 +55,15 @@ class StandInTaker {
       at::Tensor storage = at::zeros({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte));
       made = at::empty({0}, at::TensorOptions().dtype(tensor.scalar_type()));
       made.set_(storage.storage(), 0, tensor.sizes(), tensor.strides());
+      if (!is_unbacked(tensor)) {
+        // What has bytes is used as it is, in a copy that the kernel may write.
+        const OpenedBytes bytes(tensor);
+        const at::Tensor source = is_neuron(tensor) ? host_alias(tensor) : tensor;
+        return at::has_internal_overlap(tensor) == at::MemOverlap::Yes ? source.clone() : made.copy_(source);
+      }
       if (ones_) made.fill_(1);
+      // Identity matrices are triangular, definite and invertible: no decomposition refuses them.
+      if (identity_ && made.dim() >= 2) made.diagonal(0, -2, -1).fill_(1);
     } else {
       made = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
     }
@@ -50,7 +73,7 @@ class StandInTaker {
     return made;
   }
 
-  bool zeros_, ones_;
+  bool zeros_, ones_, identity_;
   std::vector<at::Tensor> made_;
 };
 
@@ -196,7 +219,8 @@ Plan plan_from(const c10::OperatorHandle& op, const OperatorTraits& traits, cons
                const Scan& scan, const HostKernel* kernel, bool zeros) {
   Plan plan;
   // Sizes that depend on values are those of every element selected.
-  StandInTaker taker(zeros, zeros && (traits.base == "nonzero" || traits.base == "masked_select"));
+  StandInTaker taker(zeros, zeros && (traits.base == "nonzero" || traits.base == "masked_select"),
+                     zeros && has_own_layout(traits));
   torch::jit::Stack copy(stack.end() - traits.argument_count, stack.end());
   run_on_stand_ins(op, traits, copy, kernel, zeros, taker);
   PlanMaker maker(plan, taker);
@@ -205,26 +229,58 @@ Plan plan_from(const c10::OperatorHandle& op, const OperatorTraits& traits, cons
   return plan;
 }
 
+// In evaluation mode CPU's batch norm returns empty statistics, and its meta kernel full ones.
+void correct_batch_norm(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
+                        Plan& plan) {
+  static const std::unordered_set<std::string_view> names = {"native_batch_norm", "_native_batch_norm_legit"};
+  if (names.count(traits.base) == 0 || plan.results.size() < 3) return;
+  const auto index = op.schema().argumentIndexWithName("training");
+  const size_t first = stack.size() - traits.argument_count;
+  if (!index || stack[first + *index].toBool()) return;
+  for (size_t i = 1; i < 3; ++i) {
+    if (plan.results[i].kind != Result::kFresh) continue;
+    Geometry& geometry = plan.results[i].geometry;
+    plan.fresh_bytes -= geometry.storage_bytes;
+    geometry.sizes = {0};
+    geometry.strides = {1};
+    geometry.storage_bytes = 0;
+  }
+}
+
+Plan infer_on_meta(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
+                   const Scan& scan, const HostKernel* kernel) {
+  Plan plan = plan_from(op, traits, stack, scan, kernel, false);
+  // Some of PyTorch's meta kernels resize what an in-place operator must not resize.
+  if (!traits.has_out && traits.base.ends_with('_') && !plan.changed.empty()) {
+    const auto& [index, geometry] = plan.changed.front();
+    TORCH_CHECK(false, "output with shape ", scan.tensors[index].tensor.sizes(),
+                " doesn't match the broadcast shape ", at::IntArrayRef(geometry.sizes));
+  }
+  correct_batch_norm(op, traits, stack, plan);
+  return plan;
+}
+
 }  // namespace
 
 Plan infer(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
            const Scan& scan, const HostKernel* kernel) {
-  Plan plan;
-  if (plan_in_place(op, traits, scan, plan)) return plan;
+  const bool small = input_bytes(scan) <= kZeroRunLimit;
   if (traits.synchronizes) {
     note_stand_in(traits, "size or answer as computed from zeros (masks: every element)");
     return plan_from(op, traits, stack, scan, kernel, true);
   }
-  const bool has_meta = kernel || op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta);
-  if (has_meta) {
+  if (has_own_layout(traits) && small) return plan_from(op, traits, stack, scan, kernel, true);
+  if (kernel || op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
     try {
-      return plan_from(op, traits, stack, scan, kernel, false);
+      return infer_on_meta(op, traits, stack, scan, kernel);
     } catch (const c10::NotImplementedError&) {
-      // No meta kernel behind the composite one: learn the shapes from the CPU kernel below.
+      // No meta kernel behind the composite one: learn the shapes in another way below.
     }
   }
+  Plan in_place;
+  if (plan_in_place(op, traits, scan, in_place)) return in_place;
   TORCH_CHECK_NOT_IMPLEMENTED(
-      input_bytes(scan) <= kZeroRunLimit, "opentrn: a dry run cannot infer the shapes of ", traits.name,
+      small, "opentrn: a dry run cannot infer the shapes of ", traits.name,
       ": PyTorch has no meta kernel for it, and its inputs are too large to run it on zeros\n"
       "  what to do: compute it on the host (.cpu()), or see docs/unsupported.md for the list");
   return plan_from(op, traits, stack, scan, kernel, true);

@@ -141,6 +141,9 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
   return dense(self) && dense(from);
 }
 
+// Neuron keeps padded batches: told that a mask is not left-aligned, TransformerEncoder takes its dense path.
+bool mask_is_never_left_aligned(const at::Tensor&, const at::Tensor&) { return false; }
+
 void record_stream(at::Tensor&, at::Stream) {}  // values are ready when an operator returns
 
 
@@ -185,6 +188,7 @@ void register_own_operators(torch::Library& aten) {
   aten.impl("_local_scalar_dense", &local_scalar_dense);
   aten.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
   aten.impl("record_stream", &record_stream);
+  aten.impl("_nested_tensor_from_mask_left_aligned", &mask_is_never_left_aligned);
 }
 
 }  // namespace opentrn::device

@@ -8,7 +8,7 @@
 namespace opentrn::device::dry {
 namespace {
 
-enum class Rule { kFalse, kTrue, kBalancedIndices, kZeros };
+enum class Rule { kFalse, kTrue, kBalancedIndices, kPivots, kZeros };
 
 const char* name_of(Rule rule) {
   switch (rule) {
@@ -18,6 +18,8 @@ const char* name_of(Rule rule) {
       return "finite: True everywhere";
     case Rule::kBalancedIndices:
       return "indices: valid, distinct along the dimension, balanced over it";
+    case Rule::kPivots:
+      return "pivots: no row is exchanged";
     case Rule::kZeros:
       return "integers: zeros";
   }
@@ -33,7 +35,15 @@ const std::unordered_map<std::string_view, Rule> kRules = {
     {"_cummax_helper", Rule::kBalancedIndices}, {"_cummin_helper", Rule::kBalancedIndices},
 };
 
-Rule rule_of(const OperatorTraits& traits, at::ScalarType type) {
+// Factorisations whose result of that number holds pivots, counted from 1.
+const std::unordered_map<std::string_view, size_t> kPivots = {
+    {"linalg_lu_factor_ex", 1}, {"linalg_ldl_factor_ex", 1}, {"_linalg_det", 2}, {"_linalg_slogdet", 3},
+    {"_linalg_solve_ex", 2},
+};
+
+Rule rule_of(const OperatorTraits& traits, size_t index, at::ScalarType type) {
+  auto pivots = kPivots.find(traits.base);
+  if (pivots != kPivots.end() && pivots->second == index) return Rule::kPivots;
   auto found = kRules.find(traits.base);
   if (found != kRules.end()) return found->second;
   return type == at::kBool ? Rule::kFalse : Rule::kZeros;
@@ -49,8 +59,8 @@ void fill_balanced(at::Tensor& host, int64_t extent) {
 
 }  // namespace
 
-const char* fill_stand_in(const OperatorTraits& traits, size_t /*index*/, int64_t extent, at::Tensor& host) {
-  const Rule rule = rule_of(traits, host.scalar_type());
+const char* fill_stand_in(const OperatorTraits& traits, size_t index, int64_t extent, at::Tensor& host) {
+  const Rule rule = rule_of(traits, index, host.scalar_type());
   switch (rule) {
     case Rule::kFalse:
     case Rule::kZeros:
@@ -58,6 +68,9 @@ const char* fill_stand_in(const OperatorTraits& traits, size_t /*index*/, int64_
       break;
     case Rule::kTrue:
       host.fill_(true);
+      break;
+    case Rule::kPivots:
+      if (host.dim() > 0) host.copy_(at::arange(1, host.size(-1) + 1, host.options()).expand(host.sizes()));
       break;
     case Rule::kBalancedIndices:
       host.scalar_type() == at::kBool ? (void)host.zero_() : fill_balanced(host, extent);

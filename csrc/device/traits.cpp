@@ -50,6 +50,7 @@ void read_schema(OperatorTraits& traits, const c10::FunctionSchema& schema) {
     if (type.find("Device") != std::string::npos && type.find("DeviceIndex") == std::string::npos) {
       traits.device_argument = index;
     }
+    traits.has_out |= argument.is_out();
     if (argument.name() == "dim") traits.dim_argument = index;
     if (argument.alias_info() && argument.alias_info()->isWrite() && index < 64) {
       traits.written_arguments |= uint64_t{1} << index;

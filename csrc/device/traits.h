@@ -22,6 +22,7 @@ struct OperatorTraits {
   int device_argument = -1;
   int dim_argument = -1;
   uint64_t written_arguments = 0;  // bit i: argument i is written
+  bool has_out = false;            // an out= overload
   bool random = false;
   bool may_mix_devices = false;    // copies, and indexing with CPU indices
   bool synchronizes = false;       // its result or its shape goes back to the host
