@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "core/vectorised.h"
+
 namespace core {
 
 Dtype dtype_from_name(const std::string& name) {
@@ -175,7 +177,7 @@ float tfloat32_round(float x) {
   return float_of((b + 0xfff + ((b >> 13) & 1)) & ~0x1fffu);
 }
 
-void load_floats(Dtype dtype, const u8* from, i64 stride, i64 n, float* to) {
+CORE_VECTORISED void load_floats(Dtype dtype, const u8* from, i64 stride, i64 n, float* to) {
   switch (dtype) {
     case Dtype::float32: load_as<float>(from, stride, n, [&](i64 i, float x) { to[i] = x; }); return;
     case Dtype::tfloat32: load_as<float>(from, stride, n, [&](i64 i, float x) { to[i] = x; }); return;
@@ -201,7 +203,7 @@ void load_floats(Dtype dtype, const u8* from, i64 stride, i64 n, float* to) {
   }
 }
 
-void store_floats(Dtype dtype, const float* from, i64 n, u8* to, i64 stride) {
+CORE_VECTORISED void store_floats(Dtype dtype, const float* from, i64 n, u8* to, i64 stride) {
   switch (dtype) {
     case Dtype::float32: store_as<float>(to, stride, n, [&](i64 i) { return from[i]; }); return;
     case Dtype::tfloat32: store_as<float>(to, stride, n, [&](i64 i) { return tfloat32_round(from[i]); }); return;

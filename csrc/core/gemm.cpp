@@ -58,11 +58,11 @@ void edge(i64 m, i64 n, i64 k, const float* a, i64 lda, const float* b, i64 ldb,
 void set_gemm_hook(std::uintptr_t function, bool wide, std::uintptr_t threads) { hook = function; hook_wide = wide; hook_threads = threads; }
 bool has_gemm_hook() { return hook != 0; }
 
+SingleThreadedProducts::SingleThreadedProducts() { if (hook_threads) before_ = reinterpret_cast<int (*)(int)>(hook_threads)(1); }
+SingleThreadedProducts::~SingleThreadedProducts() { if (hook_threads && before_ >= 0) reinterpret_cast<int (*)(int)>(hook_threads)(before_); }
+
 void gemm(i64 m, i64 n, i64 k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool accumulate) {
   if (hook) {
-    thread_local bool prepared = false;
-    if (!prepared && hook_threads) reinterpret_cast<void (*)(int)>(hook_threads)(1);
-    prepared = true;
     if (hook_wide) call<i64>(m, n, k, a, lda, b, ldb, c, ldc, accumulate);
     else call<int>(m, n, k, a, lda, b, ldb, c, ldc, accumulate);
     return;

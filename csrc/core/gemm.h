@@ -8,8 +8,19 @@ namespace core {
 void gemm(i64 m, i64 n, i64 k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool accumulate);
 
 // `function` is Fortran's sgemm with 32-bit (wide = false) or 64-bit integers; 0 returns to the own kernel.
-// `threads` is a function void(int) that makes the calling thread's library calls single-threaded, or 0.
+// `threads` is a function int(int) that sets the library's threads and returns what they were, or 0.
 void set_gemm_hook(std::uintptr_t function, bool wide, std::uintptr_t threads);
 bool has_gemm_hook();
+
+// While one lives, the library's products run on one thread each: the core brings its own. What was set comes back.
+class SingleThreadedProducts {
+ public:
+  SingleThreadedProducts();
+  ~SingleThreadedProducts();
+  SingleThreadedProducts(const SingleThreadedProducts&) = delete;
+
+ private:
+  int before_ = -1;
+};
 
 }  // namespace core

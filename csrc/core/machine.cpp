@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "core/gemm.h"
 #include "core/instructions.h"
 
 namespace core {
@@ -373,6 +374,7 @@ void run_steps(Core& core, std::size_t end) {
 }
 
 void run(std::vector<std::unique_ptr<Rank>>& ranks) {
+  const SingleThreadedProducts products;
   std::vector<Core*> all;
   for (auto& r : ranks) for (auto& c : r->cores) all.push_back(c.get());
   for (;;) {

@@ -125,16 +125,16 @@ void spread(const std::vector<Life>& lives, i64 most, std::vector<i64>& copies, 
     std::fill(copies.begin(), copies.end(), 1);
     return;
   }
-  // Small tiles first: a second place for what streams in matters more than one for a large result.
+  // First two places for each, then small tiles up to the most: a further place for what streams in matters more than one for a large result.
   std::vector<std::size_t> order(lives.size());
   for (std::size_t n = 0; n < order.size(); ++n) order[n] = n;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lives[a].bytes < lives[b].bytes; });
-  for (i64 c = 2; c <= most; ++c)
-    for (std::size_t n : order) {
-      if (!lives[n].rotates || copies[n] != c - 1) continue;
-      copies[n] = c;
-      if (!fits()) copies[n] = c - 1;
-    }
+  for (i64 limit : {i64(2), most})
+    for (std::size_t n : order)
+      while (lives[n].rotates && copies[n] < limit) {
+        ++copies[n];
+        if (!fits()) { --copies[n]; break; }
+      }
 }
 
 }  // namespace

@@ -27,20 +27,26 @@ struct Chunk {
 
 // A shared resource: requests come in program order, not in time order, so the last few idle gaps can still be filled.
 struct Resource {
-  static constexpr int gap_count = 8;
+  static constexpr int gap_count = 64;
   i64 free = 0, busy = 0;
   struct Gap { i64 start = 0, end = 0; };
   std::array<Gap, gap_count> gaps;
   int oldest = 0;
   i64 reserve(i64 ready, i64 duration) {
     busy += duration;
+    Gap* best = nullptr;
+    i64 first = 0;
     if (ready < free)
       for (Gap& g : gaps) {
         const i64 s = std::max(g.start, ready);
         if (s + duration > g.end) continue;
-        if (s - g.start >= g.end - (s + duration)) g.end = s; else g.start = s + duration;
-        return s;
+        if (!best || s < first) { best = &g; first = s; }
       }
+    if (best) {
+      if (first - best->start >= best->end - (first + duration)) best->end = first;
+      else best->start = first + duration;
+      return first;
+    }
     const i64 s = std::max(free, ready);
     if (s > free) { gaps[oldest] = {free, s}; oldest = (oldest + 1) % gap_count; }
     free = s + duration;
@@ -382,6 +388,7 @@ struct Walker {
   template <class F>
   static void push_resource(const Resource& r, F&& push) {
     push(r.free);
+    if (!r.busy) return;
     // gaps as a sorted set: their place in the ring means nothing
     std::array<Resource::Gap, Resource::gap_count> g = r.gaps;
     std::sort(g.begin(), g.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
