@@ -60,12 +60,39 @@ def generation(chip: str) -> nc_version:
         raise UnsupportedError(f"{chip!r} has no NeuronCore", cure="trn1, trn2, trn3 or inf2") from None
 
 
+_PEEK = "opentrn peek "
+
+
 def peek(tracer: Tracer, tensor: NkiTensor) -> np.ndarray:
-    """Run what is traced so far and read one view."""
-    snapshot = tracer.builder.snapshot(tracer._access(tensor))
-    inputs = {name: array for name, (_, array) in tracer.inputs.items()}
-    values = current().execute(snapshot, inputs, check=False)["snapshot"]
-    return np.asarray(values).view(host_type(tensor.dtype)).reshape(tensor.shape)
+    """Run what is traced so far and read one view. Raises UnsupportedError inside a loop of the device."""
+    if tracer.loops:
+        raise UnsupportedError(
+            f"the values of {tensor.name!r} inside a device loop exist only when the kernel runs",
+            where=tracer.where,
+            cure="print them with nl.device_print",
+        )
+    tracer.peeks += 1
+    mark = f"{_PEEK}{tracer.peeks}"
+    tracer.emit("device_print", prefix=mark, src=tracer.read(tensor))
+    seen: dict[str, np.ndarray] = {}
+    inputs = {name: _plain(array) for name, (_, array) in tracer.inputs.items()}
+    current().execute(
+        tracer.builder.snapshot(capacity=False),
+        inputs,
+        check=False,
+        on_print=lambda prefix, array: seen.update({prefix: np.array(array)}),
+    )
+    return seen[mark].reshape(-1).view(host_type(tensor.dtype)).reshape(tensor.shape)
+
+
+def _printed(receiver: Any) -> Any:
+    """The receiver of `device_print`, without the marks of `peek`."""
+
+    def deliver(prefix: str, array: np.ndarray) -> None:
+        if not prefix.startswith(_PEEK):
+            (receiver or print)(prefix, array)
+
+    return deliver
 
 
 def execute(
@@ -73,6 +100,7 @@ def execute(
 ) -> dict[str, np.ndarray]:
     """Run a program. check=False: new tensors read as NaN (4 for integers) instead of raising."""
     words = {name: _plain(array) for name, array in arrays.items()}
+    options["on_print"] = _printed(options.get("on_print"))
     return current().execute(program, words, check=check, **options)
 
 

@@ -78,8 +78,12 @@ def trace(
     chip: str | None = None,
     rank: int = 0,
     world: int = 1,
+    capacity: bool = True,
 ) -> tuple[Traced, dict[str, np.ndarray]]:
-    """The program of one call and its input arrays by program name."""
+    """The program of one call and its input arrays by program name.
+
+    capacity=False: automatic tensors may exceed SBUF, as in the official simulator.
+    """
     chip = chip or target.chip()
     lnc, grid_rank = launch_of(grid)
     bound = _bind(function, args, kwargs)
@@ -103,13 +107,14 @@ def trace(
             version.current(),
             _closure(function),
             engine_hook.current(),
+            capacity,
         )
         known = _caches.setdefault(function, {}).get(key)
         if known is not None:
             return known, arrays
     except (NotCacheable, TypeError):
         key = None
-    traced = _trace(function, bound, lnc, grid_rank, chip, rank, world)
+    traced = _trace(function, bound, lnc, grid_rank, chip, rank, world, capacity)
     if key is not None:
         _caches[function][key] = traced
     return traced, arrays
@@ -142,6 +147,7 @@ def _trace(
     chip: str,
     rank: int,
     world: int,
+    capacity: bool,
 ) -> Traced:
     parameters = inspect.signature(function).parameters
     tracer = Tracer(chip, lnc, grid_rank, _name(function), rank, world)
@@ -166,7 +172,7 @@ def _trace(
                 result = returned
         outputs = flatten_result(result)
         updated = tracer.mark_outputs(outputs)
-        program = tracer.builder.finish()
+        program = tracer.builder.finish(capacity)
     inputs = {name: name.removeprefix("input_") for name in tracer.inputs}
     return Traced(program, inputs, result, updated, chip, lnc, outputs)
 
@@ -221,7 +227,7 @@ def run(
     **options: Any,
 ) -> Any:
     """Trace and execute; NumPy results. Options: check, step_limit, on_print (`opentrn.core.execute`)."""
-    traced, arrays = trace(function, grid, args, kwargs, chip)
+    traced, arrays = trace(function, grid, args, kwargs, chip, capacity=options.get("check", True))
     values = engine_hook.execute(traced.program, arrays, **options)
     return collect_results(traced, values, arrays)
 

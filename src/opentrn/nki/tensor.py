@@ -195,6 +195,13 @@ class NkiTensor(NKIObject):
     def __repr__(self) -> str:
         return f"NkiTensor({self.name!r}, shape={self.shape}, dtype={self.dtype}, buffer={self.buffer.value})"
 
+    def __str__(self) -> str:
+        owner = self._storage.owner
+        return repr(self) if owner is None or not owner.can_peek() else f"{self!r}\n{self.numpy()}"
+
+    def __format__(self, specification: str) -> str:
+        return repr(self)  # f-strings of assertions are evaluated even where these hold
+
     def numpy(self) -> Any:
         """The values now, as a NumPy array: for `print` and `breakpoint()` inside a kernel."""
         return self._storage.owner.peek(self)

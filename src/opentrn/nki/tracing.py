@@ -57,8 +57,6 @@ class Tracer:
         self.rank, self.world = rank, world
         self.builder = engine_hook.builder(chip, lnc, name)
         self.emit = self.builder.emit
-        # Without `set_kind` every HBM tensor is created as what it might turn out to be.
-        self._late_kinds = hasattr(self.builder, "set_kind")
         self._make_access = self.builder.access
         self.core = 0
         self.shared: list[Storage] = []
@@ -73,6 +71,7 @@ class Tracer:
         self.in_no_reorder = 0
         self.broken_loop: str | None = None
         self.pending: Any = None  # the classic operation that is held back
+        self.peeks = 0
         self.loop_count = 0
         self.loop_sums: dict[Any, Any] = {}
         self.loop_placements: list[Any] = []
@@ -120,12 +119,11 @@ class Tracer:
         updated = {}
         for name, (storage, _) in self.inputs.items():
             if storage in self.written:
-                if self._late_kinds:
-                    self.builder.set_kind(storage.key, "inout")
+                self.builder.set_kind(storage.key, "inout")
                 updated[name] = name.removeprefix("input_")
         inputs = {storage for storage, _ in self.inputs.values()}
         for storage in {tensor._storage for tensor in outputs}:
-            if storage not in inputs and self._late_kinds:
+            if storage not in inputs:
                 self.builder.set_kind(storage.key, "output")
         return updated
 
@@ -195,7 +193,7 @@ class Tracer:
             self._private_count += 1
             storage.program_name = f"private{self._private_count}_core{self.core}_{storage.name}"
             storage.key = self.builder.hbm(
-                storage.program_name, dims, dtype, kind="private" if self._late_kinds else "output"
+                storage.program_name, dims, dtype, kind="private"
             )
         return whole_view(storage)
 
@@ -217,7 +215,7 @@ class Tracer:
             storage.program_name,
             storage.shape,
             storage.dtype,
-            kind="internal" if self._late_kinds else "output",
+            kind="internal",
         )
         self.shared.append(storage)
         return whole_view(storage)
@@ -228,7 +226,7 @@ class Tracer:
         storage.owner = self
         storage.program_name = f"input_{name}"
         storage.key = self.builder.hbm(
-            storage.program_name, storage.shape, storage.dtype, kind="input" if self._late_kinds else "inout"
+            storage.program_name, storage.shape, storage.dtype, kind="input"
         )
         self.inputs[storage.program_name] = (storage, array)
         return whole_view(storage)
@@ -357,7 +355,7 @@ class Tracer:
 
     # -- values during the trace -----------------------------------------------------------------------
     def can_peek(self) -> bool:
-        return getattr(_local, "tracer", None) is self and hasattr(self.builder, "snapshot")
+        return getattr(_local, "tracer", None) is self
 
     def peek(self, tensor: NkiTensor) -> np.ndarray:
         """The values of a view after the instructions traced so far (of the cores traced so far)."""

@@ -191,5 +191,5 @@ class Builder:
     def unroll_iteration(self) -> None: ...
     def unroll_end(self) -> None: ...
 
-    def finish(self) -> Program:
+    def finish(self, capacity: bool = True) -> Program:
         return Program(self.tensors, self.bodies, self.name)

@@ -27,6 +27,7 @@ def trace(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     chip: str | None = None,
+    capacity: bool = True,
 ) -> tuple[Traced, dict[str, np.ndarray]]:
     """The program of one call of a classic kernel, and its inputs."""
     sizes, cores = sizes_of(grid)
@@ -63,7 +64,7 @@ def trace(
                 result = returned if result is None else result
         outputs = flatten_result(result)
         updated = tracer.mark_outputs(outputs)
-        program = tracer.builder.finish()
+        program = tracer.builder.finish(capacity)
     inputs = {name: name.removeprefix("input_") for name in tracer.inputs}
     return Traced(program, inputs, result, updated, chip, cores, outputs), arrays
 
@@ -84,7 +85,7 @@ class ClassicKernel(Kernel):
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Trace and run; `benchmark` and `profile` only time, and set `benchmark_result`."""
-        traced, arrays = trace(self.func, self.grid, args, kwargs, _chip_of(self.options))
+        traced, arrays = trace(self.func, self.grid, args, kwargs, _chip_of(self.options), capacity=False)
         if self.options.get("mode") in ("benchmark", "profile"):
             timing = time_traced(traced)
             self._shared["benchmark_result"] = BenchmarkResult(timing, self.options.get("iters", 100))
@@ -159,7 +160,9 @@ def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a kernel on NumPy arrays."""
     function = kernel.func if isinstance(kernel, Kernel) else kernel
     options = kernel.options if isinstance(kernel, Kernel) else {}
-    traced, arrays = trace(function, getattr(kernel, "grid", None), args, kwargs, _chip_of(options))
+    traced, arrays = trace(
+        function, getattr(kernel, "grid", None), args, kwargs, _chip_of(options), capacity=False
+    )
     values = engine_hook.execute(traced.program, arrays, False)
     return collect_results(traced, values, arrays)
 
