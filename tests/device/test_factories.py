@@ -109,7 +109,7 @@ def test_methods_and_flags_of_a_tensor() -> None:
         torch.tensor([True]),
         torch.randn(4).to(torch.float8_e4m3fn),
     ],
-    ids=str,
+    ids=["scalar", "empty", "bfloat16", "long", "not-finite", "complex", "boolean", "float8"],
 )
 def test_printing(tensor: torch.Tensor) -> None:
     text = repr(tensor.to(NEURON))
