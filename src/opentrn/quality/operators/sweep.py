@@ -194,8 +194,10 @@ class _Worker:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     def last_words(self) -> str:
-        """The end of its standard error: faulthandler's Python stack, or the exception that ended it."""
-        return self.errors.read_text(errors="replace")[-2000:]
+        """What it wrote when it ended: faulthandler's Python stack, or the exception."""
+        text = self.errors.read_text(errors="replace")
+        fatal = text.rfind("Fatal Python error")
+        return text[fatal : fatal + 2000] if fatal >= 0 else text[-2000:]
 
 
 class _Pool:
