@@ -256,6 +256,33 @@ def test_another_instance_and_a_module(tmp_path):
     assert "trn1.2xlarge" in json.loads(last)["machine"]
 
 
+def test_dry(done, tmp_path):
+    """The same steps, times, peak and operators as the real run."""
+    directory, printed, real, _ = done
+    run = opentrn(directory, "run", "--dry", "--json", "--trace", str(tmp_path / "dry"), "train.py")
+    assert run.returncode == 0, run.stderr
+    *lines, last = run.stdout.splitlines()
+    dry = json.loads(last)
+    assert dry["dry"] and len(lines) == len(printed)
+    assert lines[-1] == printed[-1], "the script's own peak memory"
+    assert dry["peak"]["categories"] == real["peak"]["categories"]
+    for name in ("duration_ns", "tokens", "peak_allocated", "hfu"):
+        assert [step[name] for step in dry["steps"]] == [step[name] for step in real["steps"]], name
+    names = ("name", "shapes", "dtypes", "module", "phase", "device_start", "device_end")
+    rows = [
+        Trace(where).table("operators", list(names)).to_pylist()
+        for where in (tmp_path / "dry", directory / "opentrn-trace" / "train-1")
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_what_stood_in_is_in_the_report(tmp_path):
+    write(tmp_path, "import torch\nx = torch.ones(4096, 4096, device='neuron')\nprint((x @ x).sum().item())")
+    run = opentrn(tmp_path, "run", "--dry", "--json", "--no-trace", "train.py")
+    report = json.loads(run.stdout.splitlines()[-1])
+    assert any(note.startswith("stood in") for note in report["notes"]), report["notes"]
+
+
 def test_ranks_of_one_job(tmp_path):
     """Each rank has a trace of its own; the first alone reports."""
     write(tmp_path, "import torch; torch.ones(3, device='neuron')")
