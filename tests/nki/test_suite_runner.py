@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from opentrn.errors import ConfigurationError
 from opentrn.quality.nki_suite import command_line, detect, summarise
 
-TEST = '''
+TEST = """
 import numpy as np
 import pytest
 import neuronxcc.nki as nki
@@ -33,14 +33,14 @@ def test_double(n):
 @pytest.mark.simulation
 def test_wrong():
     assert (nki.simulate_kernel(double, np.ones((128, 8), np.float32)) == 3).all()
-'''
+"""
 
-CONFTEST = '''
+CONFTEST = """
 def pytest_addoption(parser):
     parser.addoption("--simulation-only", action="store_true")
 def pytest_configure(config):
     config.addinivalue_line("markers", "simulation: runs without a device")
-'''
+"""
 
 
 @pytest.fixture
