@@ -67,7 +67,8 @@ void move_guard(Allocation* allocation, int by) {
 void release(void* context) {
   auto* allocation = static_cast<Allocation*>(context);
   if (!allocation->backed) dry::count_unbacked(-1);
-  if (allocation->block) {
+  // A forked child drops tensors that its parent owns: nothing to give back, and nothing may raise here.
+  if (allocation->block && !Context::get().forked()) {
     Context::get().device(allocation->device).memory.release(allocation->block, timeline::host_now());
   }
   delete allocation;

@@ -320,6 +320,7 @@ at::Scalar stand_in_scalar(const at::TensorBase& tensor) {
 }
 
 void note_stand_in(const OperatorTraits& traits, const char* rule) {
+  if (!rule) return;
   std::string frame = trace::python_frame_now();
   std::lock_guard<std::mutex> lock(ledger_mutex);
   ++ledger_entries()[{traits.name, rule, std::move(frame)}];

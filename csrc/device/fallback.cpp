@@ -1,5 +1,6 @@
 #include "device/fallback.h"
 
+#include <ATen/NativeFunctions.h>
 #include <torch/library.h>
 
 #include <unordered_set>
@@ -65,11 +66,25 @@ void refuse_layout(const c10::OperatorHandle& op, torch::jit::Stack*) {
               "device");
 }
 
+// PyTorch moves a compressed tensor part by part, without asking the target device.
+at::Tensor sparse_to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                          std::optional<at::Device> device, std::optional<bool> pin, bool non_blocking,
+                          std::optional<at::MemoryFormat> format) {
+  TORCH_CHECK(!device || device->type() != kNeuron, "opentrn: neuron has dense tensors only, no ", self.layout(),
+              " ones\n  what to do: call .to_dense() before moving it to the device");
+  return at::native::_to_copy(self, dtype, layout, device, pin, non_blocking, format);
+}
+
 // Operators whose composite kernel is right on the device.
 bool stays_composite(const std::string& base) {
   static const std::unordered_set<std::string> names = {"_to_copy", "alias", "detach", "lift_fresh",
                                                         "_nested_view_from_buffer"};
   return names.count(base) > 0;
+}
+
+std::string full_name(const c10::OperatorName& name) {
+  std::string full = name.name.substr(6);  // without "aten::"
+  return name.overload_name.empty() ? full : full + "." + name.overload_name;
 }
 
 bool composite_would_win(const c10::OperatorHandle& op) {
@@ -116,9 +131,18 @@ int register_fallback() {
   // `native_layer_norm` through a decomposition with other numbers. Each operator with both a CPU and a composite kernel
   // is therefore registered directly; the list is read from the dispatcher, so it cannot be out of step with PyTorch.
   torch::Library& aten = new_library("aten", c10::DispatchKey::PrivateUse1);
+  new_library("aten", c10::DispatchKey::SparseCsrCPU).impl("_to_copy", &sparse_to_copy);
   // Composite kernels that reach for a stub of the tensor's own device type, which only CPU has.
   for (const char* name : {"conj_physical_", "addr_"}) {
     aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>()));
+  }
+  // One call on a list of tensors is one operator of the device, as on other accelerators, not one per tensor.
+  c10::Dispatcher& all = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : all.getRegistrationsForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) {
+    if (name.name.rfind("aten::_foreach_", 0) != 0) continue;
+    auto op = all.findSchema(name);
+    if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
+    aten.impl(full_name(name).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>()));
   }
   // Composite makers of sparse tensors would build one around device values.
   for (const char* name : {"_sparse_compressed_tensor_unsafe", "_sparse_csr_tensor_unsafe", "_sparse_csc_tensor_unsafe",
@@ -131,9 +155,7 @@ int register_fallback() {
     if (name.name.rfind("aten::", 0) != 0 || stays_composite(name.name.substr(6))) continue;
     auto op = dispatcher.findSchema(name);
     if (!op || !composite_would_win(*op) || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
-    std::string full = name.name.substr(6);
-    if (!name.overload_name.empty()) full += "." + name.overload_name;
-    aten.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>()));
+    aten.impl(full_name(name).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>()));
     ++registered;
   }
   return registered;

@@ -34,7 +34,16 @@ HostCall::HostCall(OperatorTraits& traits) : traits_(traits) {
   origin = origin_of(traits);
 }
 
-HostCall::~HostCall() { current_origin() = origin_before_; }
+HostCall::~HostCall() {
+  current_origin() = origin_before_;
+  // The kernel raised after it may have resized what it writes: the device storages follow all the same.
+  if (C10_UNLIKELY(ran_ && !followed_)) {
+    try {
+      follow_written();
+    } catch (...) {  // already unwinding; the first error is the one to report
+    }
+  }
+}
 
 at::Tensor HostCall::take(const at::Tensor& tensor, int argument) {
   const bool written = is_written(argument);
@@ -51,10 +60,20 @@ at::Tensor HostCall::take(const at::Tensor& tensor, int argument) {
   } else if (index != device_ && !traits_.may_mix_devices) {
     raise_mixed(tensor.device(), argument);
   }
-  at::Tensor alias = host_alias(tensor);
+  at::Tensor alias = known_alias(tensor);
+  if (!alias.defined()) alias = host_alias(tensor);
   needs_full_dispatch_ |= alias.is_conj() || alias.is_neg();
   arguments_.push_back({tensor, alias, written});
   return alias;
+}
+
+// A tensor passed twice to an operator that writes is one tensor to the CPU kernel as well (out is self).
+at::Tensor HostCall::known_alias(const at::Tensor& tensor) const {
+  if (!traits_.written_arguments) return {};
+  for (const Argument& argument : arguments_) {
+    if (argument.original.is_same(tensor)) return argument.alias;
+  }
+  return {};
 }
 
 c10::Device HostCall::take(c10::Device device) {
@@ -87,6 +106,7 @@ HostCall::Running::Running(HostCall& call) : call_(call), before_(running), guar
   if (call.device_ < 0) call.device_ = current_device();
   running = call.device_;
   if (C10_UNLIKELY(guard_mode())) call.move_guards(true);
+  call.ran_ = true;
 }
 
 HostCall::Running::~Running() {
@@ -103,6 +123,7 @@ void HostCall::move_guards(bool open) {
 }
 
 void HostCall::follow_written() {
+  followed_ = true;
   if (!traits_.written_arguments) return;
   for (Argument& argument : arguments_) {
     if (!argument.written || !argument.alias.defined()) continue;

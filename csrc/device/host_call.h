@@ -64,6 +64,7 @@ class HostCall {
     bool written;
   };
 
+  at::Tensor known_alias(const at::Tensor& tensor) const;
   bool is_written(int argument) const { return argument < 64 && (traits_.written_arguments >> argument & 1); }
   [[noreturn]] void raise_mixed(c10::Device other, int argument) const;
   const c10::StorageImpl* storage_of_host(const c10::StorageImpl* host) const;
@@ -74,6 +75,7 @@ class HostCall {
   c10::DeviceIndex device_ = -1;
   bool device_elsewhere_ = false;
   bool needs_full_dispatch_ = false;
+  bool ran_ = false, followed_ = false;
   c10::SmallVector<Argument, 4> arguments_;
   c10::SmallVector<std::pair<const c10::StorageImpl*, at::Tensor>, 3> fresh_;
 };

@@ -100,6 +100,12 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::op
 // Composite as comparisons, which would answer False for tensors without bytes; as one operator it has a rule of its own.
 Tensor isfinite(const Tensor& self) { return at::isfinite(self); }
 
+// Accelerators count integers too (expert routing does); CPU's kernel takes floats only.
+Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
+  if (!c10::isIntegralType(self.scalar_type(), false)) return at::histc(self, bins, min, max);
+  return at::histc(self.to(at::kDouble), bins, min, max).to(self.scalar_type());
+}
+
 Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
   return const_cast<Tensor&>(target).copy_(self, non_blocking);
 }
@@ -119,6 +125,7 @@ void register_host_kernels(torch::Library& aten) {
   register_host_kernel(aten, "_thnn_fused_gru_cell_backward", &gru_cell_backward);
   register_host_kernel(aten, "native_dropout", &native_dropout);
   register_host_kernel(aten, "isfinite", &isfinite);
+  register_host_kernel(aten, "histc", &histc);
   register_host_kernel(aten, "_copy_from", &copy_from);
   register_host_kernel(aten, "_copy_from_and_resize", &copy_from_and_resize);
 }

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-from opentrn.compat import autograd, dlpack, flex_attention, flop_counter, profiler, safetensors
+from opentrn.compat import autograd, dlpack, flex_attention, flop_counter, hugging_face, profiler, safetensors
 
 # Module that the patch waits for → the patch, which gets that module.
 PATCHES: dict[str, Callable[[ModuleType], None]] = {
@@ -22,6 +22,8 @@ PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch._tensor": dlpack.name_device,
     "torch.utils.flop_counter": flop_counter.count_attention,
     "safetensors": safetensors.read_through_host,
+    "transformers.utils.import_utils": hugging_face.believe_in_device,
+    "accelerate.utils.imports": hugging_face.believe_in_device,
 }
 
 
