@@ -1,0 +1,92 @@
+"""A dry run's memory, operators and shapes are the real run's."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from dry_models import CAUSAL, MASKED, MIXTURES, OTHER, make
+
+import opentrn
+from opentrn.device import _C
+
+
+@dataclass
+class Seen:
+    peak: int
+    allocated: int
+    operators: list[tuple[str, Any]]
+    unbacked: int
+
+
+def watch(work: Callable[[], Any], dry: bool) -> Seen:
+    """Runs `work` with the trace on; the result it returns stays alive until the memory has been read."""
+    gc.collect()
+    torch.neuron.empty_cache()
+    torch.neuron.reset_peak_memory_stats()
+    before = torch.neuron.memory_allocated()
+    inferred = _C.dry_counters()["inferred"]
+    with opentrn.dry_run() if dry else contextlib.nullcontext():
+        _C.trace_start({"shapes": True, "frames": False})
+        kept = work()
+        rows = _C.trace_drain()
+        _C.trace_stop()
+    names = _C.trace_names()
+    peak, allocated = torch.neuron.max_memory_allocated() - before, torch.neuron.memory_allocated() - before
+    del kept
+    operators = [
+        (names["operators"][operator], tuple(names["signatures"][signature]))
+        for operator, signature in zip(rows["operator"], rows["signature"], strict=True)
+    ]
+    return Seen(peak, allocated, operators, _C.dry_counters()["inferred"] - inferred)
+
+
+def train(kind: str, optimizer: str = "foreach", experts: str | None = None) -> Any:
+    """Two training steps."""
+    model, inputs = make(kind, experts)
+    chosen = torch.optim.AdamW(model.parameters(), foreach=optimizer == "foreach", fused=optimizer == "fused")
+    for _ in range(2):
+        model(**inputs).loss.backward()
+        chosen.step()
+        chosen.zero_grad()
+    return model, chosen
+
+
+def assert_equal(real: Seen, dry: Seen) -> None:
+    assert dry.unbacked > 0, "nothing was inferred: the test is too small"
+    for index, (a, b) in enumerate(zip(real.operators, dry.operators, strict=False)):
+        assert a == b, f"operator {index} differs"
+    assert len(real.operators) == len(dry.operators)
+    assert (dry.peak, dry.allocated) == (real.peak, real.allocated)
+
+
+@pytest.mark.parametrize("kind", [*CAUSAL, *MASKED, *OTHER])
+def test_training_step_of_an_architecture(kind):
+    assert_equal(watch(lambda: train(kind), dry=False), watch(lambda: train(kind), dry=True))
+
+
+@pytest.mark.parametrize("kind", list(MIXTURES))
+def test_mixture_with_grouped_products(kind):
+    real = watch(lambda: train(kind, experts="grouped_mm"), dry=False)
+    assert_equal(real, watch(lambda: train(kind, experts="grouped_mm"), dry=True))
+
+
+def test_fused_optimizer():
+    assert_equal(watch(lambda: train("qwen3", "fused"), dry=False), watch(lambda: train("qwen3", "fused"), dry=True))
+
+
+def test_checkpointing_and_autocast():
+    def work() -> Any:
+        model, inputs = make("qwen3")
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        with torch.autocast("neuron", dtype=torch.bfloat16):
+            loss = model(**inputs).loss
+        loss.backward()
+        return model
+
+    assert_equal(watch(work, dry=False), watch(work, dry=True))
