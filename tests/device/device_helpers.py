@@ -44,7 +44,9 @@ def gradients(function: Callable[..., torch.Tensor], *arguments: torch.Tensor) -
     return [leaf.grad for leaf in leaves]
 
 
-def gradients_agree(function: Callable[..., torch.Tensor], *arguments: torch.Tensor, **tolerance: float) -> None:
+def gradients_agree(
+    function: Callable[..., torch.Tensor], *arguments: torch.Tensor, **tolerance: float
+) -> None:
     same(gradients(function, *on_device(arguments)), gradients(function, *arguments), **tolerance)
 
 
@@ -66,5 +68,3 @@ def succeeds(code: str, *arguments: str, environment: dict[str, str] | None = No
     done = run_script(code, *arguments, environment=environment)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
-
-

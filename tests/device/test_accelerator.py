@@ -31,7 +31,9 @@ ABSENT = {
 def test_names_of_cuda() -> None:
     absent = {name for names in ABSENT.values() for name in names.split()}
     missing = {name for name in torch.cuda.__all__ if not hasattr(torch.neuron, name)}
-    assert missing == absent & missing and not missing - absent, f"neither there nor explained: {missing - absent}"
+    assert missing == absent & missing and not missing - absent, (
+        f"neither there nor explained: {missing - absent}"
+    )
     assert not absent - missing, f"there, so no longer to be listed: {absent - missing}"
     assert sorted(torch.neuron.__all__) == sorted(set(torch.neuron.__all__))
     assert all(hasattr(torch.neuron, name) for name in torch.neuron.__all__)
@@ -45,10 +47,7 @@ def test_names_of_the_memory_module() -> None:
 
 
 def test_names_seen_in_use_of_the_real_stack() -> None:
-    names = """is_available device_count current_device set_device get_device_name get_device_properties synchronize
-        empty_cache memory_allocated max_memory_allocated reset_peak_memory_stats memory_stats memory_summary
-        memory_reserved manual_seed_all get_rng_state set_rng_state get_rng_state_all set_rng_state_all
-        is_bf16_supported Stream stream Event""".split()
+    names = ["is_available", "device_count", "current_device", "set_device", "get_device_name", "get_device_properties", "synchronize", "empty_cache", "memory_allocated", "max_memory_allocated", "reset_peak_memory_stats", "memory_stats", "memory_summary", "memory_reserved", "manual_seed_all", "get_rng_state", "set_rng_state", "get_rng_state_all", "set_rng_state_all", "is_bf16_supported", "Stream", "stream", "Event"]
     assert [name for name in names if not hasattr(torch.neuron, name)] == []
     assert torch.neuron.get_device_name(1) == "neuron:1"
     assert torch.device(NEURON, torch.neuron.current_device()) == torch.device("neuron:0")
@@ -96,7 +95,9 @@ def test_properties() -> None:
     assert torch.neuron.can_device_access_peer(0, 1) and 0 <= torch.neuron.utilization() <= 100
 
 
-@pytest.mark.parametrize("device", ["neuron:99", 99, 128, 1000, "neuron:127", torch.device("neuron", 64)], ids=str)
+@pytest.mark.parametrize(
+    "device", ["neuron:99", 99, 128, 1000, "neuron:127", torch.device("neuron", 64)], ids=str
+)
 @pytest.mark.parametrize(
     "call",
     ["set_device", "memory_allocated", "synchronize", "get_device_properties", "mem_get_info", "current_stream",

@@ -28,7 +28,9 @@ FULL = {
     "pow": lambda x: x.bfloat16().pow(2),
     "cumsum": lambda x: x.bfloat16().cumsum(0),
     "mse_loss": lambda x: F.mse_loss(x.bfloat16(), x.bfloat16()),
-    "cross_entropy": lambda x: F.cross_entropy(x.bfloat16(), torch.zeros(8, dtype=torch.long, device=x.device)),
+    "cross_entropy": lambda x: F.cross_entropy(
+        x.bfloat16(), torch.zeros(8, dtype=torch.long, device=x.device)
+    ),
     "norm": lambda x: x.bfloat16().norm(),
     "cosine_similarity": lambda x: F.cosine_similarity(x.bfloat16(), x.bfloat16()),
 }
@@ -73,7 +75,10 @@ def test_nesting_and_state() -> None:
 
 def test_backward_gives_parameters_float32_gradients() -> None:
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(256, 5)
+        torch.nn.Conv2d(3, 4, 3, padding=1),
+        torch.nn.BatchNorm2d(4),
+        torch.nn.Flatten(),
+        torch.nn.Linear(256, 5),
     ).to(NEURON)
     with torch.autocast(NEURON, dtype=torch.bfloat16):
         output = model(torch.randn(2, 3, 8, 8, device=NEURON))

@@ -144,15 +144,17 @@ print("done", flush=True)
 
 
 def test_backward_and_exit_fifty_times() -> None:
-    """Forty-four children forked from one that has imported torch and not used the device, and six fresh processes.
+    """Forty-six children forked from one that has imported torch and not used the device, and four fresh processes.
 
     A child ends as any script does: atexit handlers, module teardown, static destructors.
     """
     forked = f"""
-    import os, sys, torch, opentrn.chips.machine
+    import gc, os, sys, torch, opentrn.chips.machine
     torch.set_num_threads(1)  # no thread pool may exist at the fork
+    gc.collect()
+    gc.freeze()  # a child's last collection then leaves the shared pages alone: a third of the time
     codes = []
-    for start in range(0, 44, 2):
+    for start in range(0, 46, 2):
         children = []
         for _ in range(2):
             child = os.fork()
@@ -167,7 +169,7 @@ def test_backward_and_exit_fifty_times() -> None:
     sys.exit(any(codes))
     """
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        fresh = list(pool.map(lambda _: run_script("import torch\n" + _STEP), range(6)))
-    assert [(done.returncode, done.stdout) for done in fresh] == [(0, "done\n")] * 6, fresh[0].stderr
+        fresh = list(pool.map(lambda _: run_script("import torch\n" + _STEP), range(4)))
+    assert [(done.returncode, done.stdout) for done in fresh] == [(0, "done\n")] * 4, fresh[0].stderr
     done = run_script(forked)
-    assert done.returncode == 0 and done.stdout.count("done") == 44, done.stdout + done.stderr
+    assert done.returncode == 0 and done.stdout.count("done") == 46, done.stdout + done.stderr

@@ -31,18 +31,27 @@ def test_round_trip(layout: str) -> None:
     same(device.to("neuron:1"), host)
 
 
-@pytest.mark.parametrize("source", ["contiguous", "transposed", "sliced", "expanded", "offset", "zero-dimensional"])
+@pytest.mark.parametrize(
+    "source", ["contiguous", "transposed", "sliced", "expanded", "offset", "zero-dimensional"]
+)
 @pytest.mark.parametrize("target", ["contiguous", "transposed", "sliced", "offset"])
 def test_copy_into_another_layout(source: str, target: str) -> None:
     value, place = LAYOUTS[source](), LAYOUTS[target]()
-    for from_device, to_device in ((NEURON, NEURON), ("cpu", NEURON), (NEURON, "cpu"), ("neuron:0", "neuron:1")):
+    for from_device, to_device in (
+        (NEURON, NEURON),
+        ("cpu", NEURON),
+        (NEURON, "cpu"),
+        ("neuron:0", "neuron:1"),
+    ):
         whole = torch.zeros(80)
         wanted = whole.clone().as_strided(place.shape, place.stride(), 1).copy_(value)
         moved = whole.to(to_device).as_strided(place.shape, place.stride(), 1)
         same(moved.copy_(value.to(from_device)), wanted)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.bool, torch.complex64]
+)
 def test_copy_converts(dtype: torch.dtype) -> None:
     host = torch.tensor([0.0, 1.5, -2.25, 100.0])
     same(host.to(NEURON, dtype), host.to(dtype))

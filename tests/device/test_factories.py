@@ -33,7 +33,9 @@ FACTORIES = {
     "vander": lambda d: torch.vander(torch.arange(3, device=d)),
     "complex": lambda d: torch.complex(torch.ones(2, device=d), torch.zeros(2, device=d)),
     "polar": lambda d: torch.polar(torch.ones(2, device=d), torch.zeros(2, device=d)),
-    "meshgrid": lambda d: torch.meshgrid(torch.arange(2, device=d), torch.arange(3, device=d), indexing="ij")[1],
+    "meshgrid": lambda d: torch.meshgrid(torch.arange(2, device=d), torch.arange(3, device=d), indexing="ij")[
+        1
+    ],
     "one_hot": lambda d: torch.nn.functional.one_hot(torch.arange(3, device=d), 4),
     "new_tensor": lambda d: torch.ones(1, device=d).new_tensor([1, 2]),
     "new_zeros": lambda d: torch.ones(1, device=d).new_zeros(2),
@@ -61,7 +63,9 @@ def test_index_of_the_device(maker) -> None:  # type: ignore[no-untyped-def]
     assert maker(2, device=NEURON).device.index == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8, torch.bool, torch.complex64]
+)
 def test_dtypes_and_memory_formats(dtype: torch.dtype) -> None:
     tensor = torch.empty(2, 3, 4, 5, dtype=dtype, device=NEURON, memory_format=torch.channels_last)
     assert tensor.dtype == dtype and tensor.is_contiguous(memory_format=torch.channels_last)
@@ -72,7 +76,9 @@ def test_dtypes_and_memory_formats(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_eight_bit_floats(dtype: torch.dtype) -> None:
-    edge = torch.tensor([447.0, 448.0, 449.0, 464.0, 465.0, 1e3, -1e4, float("inf"), 0.0, -0.0, 2**-9, 2**-10])
+    edge = torch.tensor(
+        [447.0, 448.0, 449.0, 464.0, 465.0, 1e3, -1e4, float("inf"), 0.0, -0.0, 2**-9, 2**-10]
+    )
     values = torch.cat([edge, torch.randn(1000) * 100])
     same(values.to(NEURON).to(dtype).view(torch.uint8), values.to(dtype).view(torch.uint8))
     same(values.to(NEURON).bfloat16().to(dtype).float(), values.bfloat16().to(dtype).float())
@@ -115,7 +121,9 @@ def test_printing(tensor: torch.Tensor) -> None:
     text = repr(tensor.to(NEURON))
     assert text.startswith("tensor(") and "device='neuron:0'" in text
     # The device may wrap the line differently.
-    assert "".join(text.replace(", device='neuron:0'", "").replace("device='neuron:0', ", "").split()) == "".join(repr(tensor).split())
+    assert "".join(
+        text.replace(", device='neuron:0'", "").replace("device='neuron:0', ", "").split()
+    ) == "".join(repr(tensor).split())
 
 
 def test_conversion_to_python() -> None:

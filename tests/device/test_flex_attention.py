@@ -21,10 +21,15 @@ def test_block_masks(block: int, length: int) -> None:
     mask = create_block_mask(_window, None, None, length, length, device=NEURON, BLOCK_SIZE=block)
     assert mask.kv_num_blocks.is_neuron
     index = torch.arange(length)
-    wanted = F.scaled_dot_product_attention(query, query, query, attn_mask=(index[:, None] - index[None]).abs() <= 7)
+    wanted = F.scaled_dot_product_attention(
+        query, query, query, attn_mask=(index[:, None] - index[None]).abs() <= 7
+    )
     moved = query.to(NEURON)
     same(flex_attention(moved, moved, moved, block_mask=mask), wanted, **CLOSE)
-    same(create_mask(_window, 1, 1, length, length, device=NEURON), create_mask(_window, 1, 1, length, length, device="cpu"))
+    same(
+        create_mask(_window, 1, 1, length, length, device=NEURON),
+        create_mask(_window, 1, 1, length, length, device="cpu"),
+    )
 
 
 def test_score_function_with_a_captured_tensor() -> None:

@@ -70,7 +70,10 @@ def test_generator_object() -> None:
     clone = generator.clone_state()
     for other in (clone, copy.deepcopy(generator), pickle.loads(pickle.dumps(generator))):
         state = generator.get_state()
-        same(torch.rand(3, device="neuron:1", generator=other), torch.rand(3, device="neuron:1", generator=generator))
+        same(
+            torch.rand(3, device="neuron:1", generator=other),
+            torch.rand(3, device="neuron:1", generator=generator),
+        )
         generator.set_state(state)
     generator.set_offset(0)
     assert generator.get_offset() == 0
@@ -87,7 +90,10 @@ def test_states_of_all_devices() -> None:
     torch.neuron.set_rng_state_all(states)
     same(torch.rand(3, device="neuron:2"), drawn)
     torch.neuron.seed_all()
-    assert torch.neuron.default_generators[0].initial_seed() == torch.neuron.default_generators[-1].initial_seed()
+    assert (
+        torch.neuron.default_generators[0].initial_seed()
+        == torch.neuron.default_generators[-1].initial_seed()
+    )
     with pytest.raises(IndexError):
         torch.neuron.default_generators[torch.neuron.device_count()]
 
@@ -103,7 +109,7 @@ def test_distribution() -> None:
     drawn = torch.randn(100_000, device=NEURON)
     assert abs(drawn.mean().item()) < 0.02 and abs(drawn.std().item() - 1) < 0.02
     uniform = torch.rand(100_000, device=NEURON)
-    assert 0 <= uniform.min().item() and uniform.max().item() < 1 and abs(uniform.mean().item() - 0.5) < 0.01
+    assert uniform.min().item() >= 0 and uniform.max().item() < 1 and abs(uniform.mean().item() - 0.5) < 0.01
     kept = F.dropout(torch.ones(100_000, device=NEURON), 0.3) > 0
     assert abs(kept.float().mean().item() - 0.7) < 0.01
 
@@ -127,7 +133,10 @@ def test_dropout_repeats_with_the_seed_and_backward_uses_its_mask() -> None:
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpoint_recomputes_with_the_same_mask(use_reentrant: bool) -> None:
     layers = torch.nn.Sequential(
-        *[torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.5), torch.nn.ReLU()) for _ in range(3)]
+        *[
+            torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.5), torch.nn.ReLU())
+            for _ in range(3)
+        ]
     ).to(NEURON)
 
     def run(checkpointed: bool) -> torch.Tensor:

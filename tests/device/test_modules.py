@@ -74,11 +74,19 @@ MODULES: dict[str, Case] = {
         lambda: nn.Conv2d(3, 4, 3, bias=False).to(memory_format=torch.channels_last),
         lambda: torch.randn(2, 3, 7, 7).to(memory_format=torch.channels_last),
     ),
-    "conv2d circular": (lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), lambda: torch.randn(1, 3, 5, 5)),
+    "conv2d circular": (
+        lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"),
+        lambda: torch.randn(1, 3, 5, 5),
+    ),
     "conv3d": (lambda: nn.Conv3d(2, 3, 2), lambda: torch.randn(1, 2, 4, 4, 4)),
-    "conv transpose": (lambda: nn.ConvTranspose2d(3, 4, 3, stride=2, output_padding=1), lambda: torch.randn(2, 3, 4, 4)),
+    "conv transpose": (
+        lambda: nn.ConvTranspose2d(3, 4, 3, stride=2, output_padding=1),
+        lambda: torch.randn(2, 3, 4, 4),
+    ),
     "conv of a transposed tensor": (
-        lambda: nn.Sequential(nn.Unflatten(0, (2, 10)), _Transposed(nn.Conv1d(4, 6, 3, padding=1)), nn.LayerNorm(6)),
+        lambda: nn.Sequential(
+            nn.Unflatten(0, (2, 10)), _Transposed(nn.Conv1d(4, 6, 3, padding=1)), nn.LayerNorm(6)
+        ),
         lambda: torch.randn(20, 4),
     ),
     "batch_norm": (lambda: nn.BatchNorm2d(3), lambda: torch.randn(4, 3, 5, 5)),
@@ -88,8 +96,14 @@ MODULES: dict[str, Case] = {
     ),
     "group_norm": (lambda: nn.GroupNorm(2, 4), lambda: torch.randn(2, 4, 5, 5)),
     "rms_norm": (lambda: nn.RMSNorm(6), lambda: torch.randn(2, 4, 6)),
-    "embedding": (lambda: nn.Embedding(10, 4, padding_idx=0, max_norm=1.0), lambda: torch.randint(0, 10, (2, 5))),
-    "embedding scaled": (lambda: nn.Embedding(10, 4, scale_grad_by_freq=True), lambda: torch.tensor([1, 1, 2])),
+    "embedding": (
+        lambda: nn.Embedding(10, 4, padding_idx=0, max_norm=1.0),
+        lambda: torch.randint(0, 10, (2, 5)),
+    ),
+    "embedding scaled": (
+        lambda: nn.Embedding(10, 4, scale_grad_by_freq=True),
+        lambda: torch.tensor([1, 1, 2]),
+    ),
     "bag sum": (lambda: _Bag("sum"), lambda: torch.randint(0, 10, (8,))),
     "bag mean": (lambda: _Bag("mean"), lambda: torch.randint(0, 10, (8,))),
     "bag max": (lambda: _Bag("max"), lambda: torch.randint(0, 10, (8,))),
@@ -100,8 +114,14 @@ MODULES: dict[str, Case] = {
         lambda: torch.randn(2, 5, 8),
     ),
     "weight_norm": (_weight_norm, lambda: torch.randn(3, 6)),
-    "spectral_norm": (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 5)), lambda: torch.randn(3, 6)),
-    "upsample": (lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.Upsample(scale_factor=2)), lambda: torch.randn(1, 3, 4, 4)),
+    "spectral_norm": (
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 5)),
+        lambda: torch.randn(3, 6),
+    ),
+    "upsample": (
+        lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.Upsample(scale_factor=2)),
+        lambda: torch.randn(1, 3, 4, 4),
+    ),
     "adaptive_softmax": (
         lambda: _Loss(nn.AdaptiveLogSoftmaxWithLoss(8, 20, [5, 10]), torch.randint(0, 20, (6,))),
         lambda: torch.randn(6, 8),
@@ -145,7 +165,9 @@ class _Ctc(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         target = torch.tensor([[1, 2], [3, 4]], device=x.device)
-        return F.ctc_loss((x * self.scale).log_softmax(-1), target, torch.tensor([6, 6]), torch.tensor([2, 2]))
+        return F.ctc_loss(
+            (x * self.scale).log_softmax(-1), target, torch.tensor([6, 6]), torch.tensor([2, 2])
+        )
 
 
 def _losses(model: nn.Module, data: torch.Tensor) -> list[torch.Tensor]:

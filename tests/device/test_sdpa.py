@@ -31,7 +31,10 @@ MASKS: dict[str, Any] = {
     "float per head": torch.randn(2, 3, 6, 6),
     "minus infinity": torch.zeros(6, 6).masked_fill(~_causal(6, 6), float("-inf")),
     "key padding": torch.tensor([True, True, True, False, False, False]).view(1, 1, 1, 6),
-    "expanded": torch.rand(2, 1, 1, 6).gt(0.2).logical_or(torch.eye(6, dtype=torch.bool)[0]).expand(2, 3, 6, 6),
+    "expanded": torch.rand(2, 1, 1, 6)
+    .gt(0.2)
+    .logical_or(torch.eye(6, dtype=torch.bool)[0])
+    .expand(2, 3, 6, 6),
 }
 
 
@@ -41,7 +44,9 @@ def test_masks(name: str) -> None:
     mask = MASKS[name]
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=on_device(mask, q.device) if mask is not None else None)
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=on_device(mask, q.device) if mask is not None else None
+        )
 
     agrees(attend, query, key, value, **CLOSE)
     gradients_agree(attend, query, key, value, **CLOSE)
@@ -86,7 +91,10 @@ OPTIONS: dict[str, tuple[list[torch.Tensor], dict[str, Any]]] = {
         [torch.randn(2, 6, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)],
         {"enable_gqa": True, "is_causal": True},
     ),
-    "value of another width": ([torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 4)], {}),
+    "value of another width": (
+        [torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 4)],
+        {},
+    ),
     "odd width": (_inputs((1, 2, 7, 5)), {}),
     "no rows": (_inputs((1, 2, 0, 8), keys=3), {}),
     "no batch": (_inputs((0, 2, 4, 8)), {}),
@@ -160,4 +168,6 @@ def test_multihead_attention_weights() -> None:
     data = torch.randn(2, 5, 8)
     wanted = module(data, data, data, need_weights=True, average_attn_weights=False)
     moved = data.to(NEURON)
-    same(module.to(NEURON)(moved, moved, moved, need_weights=True, average_attn_weights=False), wanted, **CLOSE)
+    same(
+        module.to(NEURON)(moved, moved, moved, need_weights=True, average_attn_weights=False), wanted, **CLOSE
+    )

@@ -46,7 +46,9 @@ def test_map_location(name: str, weights_only: bool) -> None:
 
 
 def test_host_file_onto_the_device() -> None:
-    loaded = torch.load(_saved({"w": torch.ones(2), "half": torch.ones(2).bfloat16()}), map_location="neuron:1")
+    loaded = torch.load(
+        _saved({"w": torch.ones(2), "half": torch.ones(2).bfloat16()}), map_location="neuron:1"
+    )
     assert loaded["w"].device == loaded["half"].device == torch.device("neuron:1")
 
 
@@ -92,7 +94,9 @@ def test_pickle_and_modules() -> None:
     state = torch.load(_saved(model.state_dict()), weights_only=True)
     assert isinstance(state, OrderedDict)
     torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).load_state_dict(state)
-    assigned = torch.nn.Sequential(torch.nn.Linear(2, 3, device="meta"), torch.nn.BatchNorm1d(3, device="meta"))
+    assigned = torch.nn.Sequential(
+        torch.nn.Linear(2, 3, device="meta"), torch.nn.BatchNorm1d(3, device="meta")
+    )
     assigned.load_state_dict(state, assign=True)
     assert assigned[0].weight.is_neuron
     assert torch.nn.Linear(2, 2, device="meta").to_empty(device=NEURON).weight.is_neuron

@@ -126,7 +126,10 @@ def test_no_storage_outlives_its_tensors(clean_memory: None) -> None:
 
 
 def test_addresses_do_not_overlap(clean_memory: None) -> None:
-    tensors = [torch.empty(size, dtype=torch.uint8, device=NEURON) for size in (1, 255, 256, 257, 5000, 1 << 20, 3 << 20)]
+    tensors = [
+        torch.empty(size, dtype=torch.uint8, device=NEURON)
+        for size in (1, 255, 256, 257, 5000, 1 << 20, 3 << 20)
+    ]
     spans = sorted((t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) for t in tensors)
     for (start, size), (following, _) in zip(spans, spans[1:], strict=False):
         assert start + size <= following

@@ -105,7 +105,14 @@ def test_conjugate_and_negative_bits() -> None:
     host = torch.randn(3, 4, dtype=torch.complex64)
     device = host.to(NEURON)
     assert device.conj().is_conj() and device.conj().imag.is_neg()
-    for view in (torch.conj, lambda t: t.conj().imag, lambda t: t.conj().t(), torch.imag, torch.real, torch.view_as_real):
+    for view in (
+        torch.conj,
+        lambda t: t.conj().imag,
+        lambda t: t.conj().t(),
+        torch.imag,
+        torch.real,
+        torch.view_as_real,
+    ):
         agrees(view, host)
         same(view(device).clone(), view(host))
         same(view(device).contiguous(), view(host))
@@ -169,7 +176,9 @@ def test_flat_gradient_buckets_and_their_views() -> None:
     torch._foreach_mul_(views, 3.0)
     same(flat, torch.full((12,), 6.0))
     # And back out of the bucket, as data-parallel wrappers do it.
-    same(torch._utils._unflatten_dense_tensors(torch._utils._flatten_dense_tensors(views), views), list(views))
+    same(
+        torch._utils._unflatten_dense_tensors(torch._utils._flatten_dense_tensors(views), views), list(views)
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 0, 4), (1,), (1, 1, 1)])

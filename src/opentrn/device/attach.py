@@ -14,8 +14,11 @@ def attach(instance: str | None = None, *, lnc: int | None = None, visible_cores
     Raises ConfigurationError for names and values that the chip files do not have, and RuntimeError once the
     attached machine holds tensors.
     """
+    from opentrn import settings
     from opentrn.chips.machine import machine
 
+    for variable in settings.VARIABLES:
+        settings.get(variable.name)
     found = machine(instance, lnc=lnc, visible_cores=visible_cores)
     _C.attach(found.device_parameters())
     global _attached
