@@ -165,7 +165,7 @@ def test_bn_stats_and_aggregation():
     np.testing.assert_allclose(out, np.stack([x.mean(1), x.var(1)], 1), rtol=1e-4, atol=1e-5)
 
 
-# -- selection -------------------------------------------------------------------------------------------------
+# -- selection
 @pytest.mark.parametrize("cmp", ["equal", "less", "greater_equal"])
 def test_affine_select(cmp):
     rng = np.random.default_rng(4)
@@ -281,7 +281,7 @@ def test_nonzero_with_count():
     same(kernel, rng.integers(0, 2, (128, 40)).astype(np.float32))
 
 
-# -- DMA -------------------------------------------------------------------------------------------------------
+# -- DMA
 def test_dma_patterns_of_hbm():
     for seed in range(8):
         rng = np.random.default_rng(seed)

@@ -36,6 +36,7 @@ BINARY = {
     "minimum": np.minimum,
     "power": np.power,
     "mod": np.mod,
+    "fmod": np.fmod,
     "greater": np.greater,
     "less_equal": np.less_equal,
 }

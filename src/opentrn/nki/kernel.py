@@ -186,10 +186,8 @@ def _arguments(parameters: Any, values: dict[str, Any]) -> tuple[list[Any], dict
             positional.extend(value)
         elif kind is inspect.Parameter.VAR_KEYWORD:
             named.update(value)
-        elif (
-            kind is inspect.Parameter.POSITIONAL_ONLY
-            or (not named
-            and kind is not inspect.Parameter.KEYWORD_ONLY)
+        elif kind is inspect.Parameter.POSITIONAL_ONLY or (
+            not named and kind is not inspect.Parameter.KEYWORD_ONLY
         ):
             positional.append(value)
         else:

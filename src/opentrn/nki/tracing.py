@@ -192,9 +192,7 @@ class Tracer:
         else:
             self._private_count += 1
             storage.program_name = f"private{self._private_count}_core{self.core}_{storage.name}"
-            storage.key = self.builder.hbm(
-                storage.program_name, dims, dtype, kind="private"
-            )
+            storage.key = self.builder.hbm(storage.program_name, dims, dtype, kind="private")
         return whole_view(storage)
 
     def _allocate_shared(self, storage: Storage) -> NkiTensor:
@@ -225,9 +223,7 @@ class Tracer:
         storage = Storage(tuple(array.shape) or (1,), name_of(array.dtype), buffer, name)
         storage.owner = self
         storage.program_name = f"input_{name}"
-        storage.key = self.builder.hbm(
-            storage.program_name, storage.shape, storage.dtype, kind="input"
-        )
+        storage.key = self.builder.hbm(storage.program_name, storage.shape, storage.dtype, kind="input")
         self.inputs[storage.program_name] = (storage, array)
         return whole_view(storage)
 

@@ -10,6 +10,7 @@ import ml_dtypes as _ml
 import numpy as np
 
 from opentrn.errors import UnsupportedError
+from opentrn.nki import language_composites as _composites
 from opentrn.nki import language_ops as _modern
 from opentrn.nki import tile_sizes as _tile_sizes
 from opentrn.nki.classic import allocation as _allocation
@@ -36,8 +37,12 @@ sbuf, psum = MemoryRegion.sbuf, MemoryRegion.psum
 private_hbm, shared_hbm = MemoryRegion.private_hbm, MemoryRegion.shared_hbm
 hbm = private_hbm
 tile_size = _tile_sizes.tile_size
-program_id, num_programs, program_ndim = _modern.program_id, _modern.num_programs, _modern.program_ndim
-no_reorder = _modern.no_reorder
+program_id, num_programs, program_ndim = (
+    _composites.program_id,
+    _composites.num_programs,
+    _composites.program_ndim,
+)
+no_reorder = _composites.no_reorder
 
 
 class fp32:
@@ -259,7 +264,7 @@ def matmul(x: Tile, y: Tile, *, transpose_x: bool = False, mask: Any = None, **_
 def gather_flattened(data: Tile, indices: Tile, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
     """Elements of each partition at flattened positions."""
     flush(active())
-    return Tile(_modern.gather_flattened(data.as_nki_tensor(), indices.as_nki_tensor(), dtype=dtype))
+    return Tile(_composites.gather_flattened(data.as_nki_tensor(), indices.as_nki_tensor(), dtype=dtype))
 
 
 def where(condition: Tile, x: Any, y: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
@@ -279,7 +284,7 @@ def device_print(prefix: str, x: Tile, *, mask: Any = None, **_: Any) -> None:
     """Print a tile's values when the kernel runs."""
     view = x.as_nki_tensor()
     flush(active())
-    _modern.device_print(prefix, view)
+    _composites.device_print(prefix, view)
 
 
 # -- math ------------------------------------------------------------------------------------------
