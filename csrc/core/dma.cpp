@@ -16,6 +16,12 @@ void copy_segment(const Tile& dst, i64 dp, i64 de, const Tile& src, i64 sp, i64 
     check_row(src, sp, se, n);
     if (dst.contiguous() && src.contiguous()) {
       std::memmove(dst.row(dp) + de * dst.bytes, src.row(sp) + se * src.bytes, n * dst.bytes);
+    } else if (dst.contiguous() && (src.dims == 0 || src.stride[src.dims - 1] == src.bytes)) {  // runs of one side
+      u8* to = dst.row(dp) + de * dst.bytes;
+      for_runs(src, src.row(sp), se, n, [&](u8* at, i64, i64 k, i64 done) { std::memmove(to + done * dst.bytes, at, k * dst.bytes); });
+    } else if (src.contiguous() && (dst.dims == 0 || dst.stride[dst.dims - 1] == dst.bytes)) {
+      const u8* from = src.row(sp) + se * src.bytes;
+      for_runs(dst, dst.row(dp), de, n, [&](u8* at, i64, i64 k, i64 done) { std::memmove(at, from + done * dst.bytes, k * dst.bytes); });
     } else {
       thread_local std::vector<u8> buffer;
       buffer.resize(n * dst.bytes);

@@ -26,7 +26,7 @@ constexpr int rows = 4, lanes = 16;
 typedef float Vector __attribute__((vector_size(32), aligned(4)));
 
 // 4 x 16 results in registers over the whole of K.
-__attribute__((target_clones("arch=haswell", "default")))
+__attribute__((target_clones("avx2", "default")))
 void kernel(i64 k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool accumulate) {
   Vector sum[rows][2] = {};
   for (i64 i = 0; i < k; ++i) {

@@ -308,7 +308,10 @@ void next_affine(Core& core, bool last) {
 
 }  // namespace
 
+void forget_converted();  // matmul.cpp
+
 void run_steps(Core& core, std::size_t end) {
+  forget_converted();
   const Plan& plan = core.plan();
   const auto& code = plan.code[core.index];
   const Options& options = core.rank.options;

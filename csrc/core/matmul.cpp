@@ -25,6 +25,25 @@ Matrix as_floats(const Tile& t, std::vector<float>& buffer) {
   return {buffer.data(), n};
 }
 
+// The moving operand of the last matmul as floats: the next one often takes the same tile with another stationary. Valid
+// only from one instruction to the next of one run of steps.
+struct Converted {
+  const Core* core = nullptr;
+  i64 step = -1;
+  const u8* data = nullptr;
+  Dtype dtype = Dtype::float32;
+  i64 partitions = 0, elements = 0, pitch = 0;
+  std::array<i64, 4> stride{}, count{};
+  std::vector<float> values;
+  bool holds(const Core& c, const Tile& t) const {
+    return core == &c && step + 1 == c.steps && data == t.data && dtype == t.dtype && partitions == t.partitions && elements == t.elements && pitch == t.pitch && stride == t.stride && count == t.count && !t.rows;
+  }
+  void keep(const Core& c, const Tile& t) {
+    core = &c; data = t.data; dtype = t.dtype; partitions = t.partitions; elements = t.elements; pitch = t.pitch; stride = t.stride; count = t.count;
+  }
+};
+thread_local Converted converted;
+
 // A permutation matrix moves data exactly, infinities and NaN included (the transpose mode of the Tensor engine).
 // source[n] = the k with m[k][n] == 1, or false.
 bool permutation(const Matrix& m, i64 k, i64 n, std::vector<i64>& source) {
@@ -43,6 +62,21 @@ bool permutation(const Matrix& m, i64 k, i64 n, std::vector<i64>& source) {
 
 namespace {
 bool begun_at(const Tile& t, const u8* at, u64 n) { return all_written({nullptr, 0, t.begun->bits.data(), false}, t.begun->place(at), n); }
+
+// Whether no byte of [at, at + n) has begun.
+bool none_begun(const Tile& t, const u8* at, u64 n) {
+  const std::vector<u8>& bits = t.begun->bits;
+  u64 k = t.begun->place(at);
+  const u64 end = k + n;
+  for (; k < end && k % 8; ++k) if (bits[k / 8] >> (k % 8) & 1) return false;
+  for (; k + 64 <= end; k += 64) {
+    u64 word;
+    std::memcpy(&word, &bits[k / 8], 8);
+    if (word) return false;
+  }
+  for (; k < end; ++k) if (bits[k / 8] >> (k % 8) & 1) return false;
+  return true;
+}
 }  // namespace
 
 void accumulate_into_psum(Call& c, const Tile& dst, const float* product, bool given, bool accumulate) {
@@ -55,7 +89,12 @@ void accumulate_into_psum(Call& c, const Tile& dst, const float* product, bool g
       write_floats(dst, p, 0, n, row);
       continue;
     }
-    if (given) {
+    const u64 bytes = u64(n) * dst.bytes;
+    if (!given && dst.contiguous() && none_begun(dst, dst.row(p), bytes)) {
+      write_floats(dst, p, 0, n, row);
+      continue;
+    }
+    if (given || (dst.contiguous() && begun_at(dst, dst.row(p), bytes))) {
       const float* before = read_floats(dst, p, 0, n, old.data());
       for (i64 i = 0; i < n; ++i) sum[i] = before[i] + row[i];
     } else {
@@ -79,18 +118,27 @@ int accumulation_state(const Tile& dst) {
   for (i64 p = 0; p < dst.partitions; ++p) {
     if (begun_at(dst, dst.row(p), u64(dst.elements) * dst.bytes)) { any = true; continue; }
     all = false;
-    for (i64 i = 0; i < dst.elements && !any; ++i) any = begun_at(dst, dst.row(p) + i * dst.bytes, dst.bytes);
+    any = any || !none_begun(dst, dst.row(p), u64(dst.elements) * dst.bytes);
   }
   return all ? 1 : any ? -1 : 0;
 }
 
 }  // namespace
 
+void forget_converted() { converted.core = nullptr; }
+
 void matmul_instruction(Call& c) {
   const Tile dst = c.tile(0), stationary = c.tile(1), moving = c.tile(2);
   if (!dst.partitions || !dst.elements) return;
   thread_local std::vector<float> left, right, product;
-  Matrix a = as_floats(stationary, left), b = as_floats(moving, right);
+  Matrix a = as_floats(stationary, left), b;
+  if (moving.dtype == Dtype::float32) {
+    b = as_floats(moving, right);
+  } else {
+    if (!converted.holds(c.core, moving)) { converted.core = nullptr; as_floats(moving, converted.values); converted.keep(c.core, moving); }
+    converted.step = c.core.steps;
+    b = {converted.values.data(), moving.elements};
+  }
   i64 k = stationary.partitions;
   const i64 m = dst.partitions, n = dst.elements;
   const bool double_row = c.text(9).rfind("double_row", 0) == 0;

@@ -42,6 +42,15 @@ bool all_written(const Region& r, u64 at, u64 n) {
   return walk_bits(at, n, [&](u64 i, u8 mask) { return (r.written[i] & mask) == mask; },
                    [&](u64 i, u64 count) {
                      const u8* p = r.written + i;
+                     while (count >= 64) {
+                       u64 words[8];
+                       std::memcpy(words, p, 64);
+                       u64 all = ~u64(0);
+                       for (u64 w : words) all &= w;
+                       if (all != ~u64(0)) return false;
+                       p += 64;
+                       count -= 64;
+                     }
                      while (count >= 8) {
                        u64 word;
                        std::memcpy(&word, p, 8);

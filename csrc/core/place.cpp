@@ -118,7 +118,7 @@ void spread(const std::vector<Life>& lives, i64 most, std::vector<i64>& copies, 
   constexpr std::size_t one_by_one_max = 64;
   const std::size_t rotating = std::size_t(std::count_if(lives.begin(), lives.end(), [](const Life& l) { return l.rotates; }));
   if (rotating > one_by_one_max) {
-    for (i64 c = most; c > 1; --c) {
+    for (i64 c = most; c > 1; c /= 2) {
       for (std::size_t n = 0; n < lives.size(); ++n) copies[n] = lives[n].rotates ? c : 1;
       if (fits()) return;
     }
@@ -131,9 +131,9 @@ void spread(const std::vector<Life>& lives, i64 most, std::vector<i64>& copies, 
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lives[a].bytes < lives[b].bytes; });
   for (i64 limit : {i64(2), most})
     for (std::size_t n : order)
-      while (lives[n].rotates && copies[n] < limit) {
-        ++copies[n];
-        if (!fits()) { --copies[n]; break; }
+      while (lives[n].rotates && copies[n] < limit) {  // powers of two: loops over several tiles have a short common period
+        copies[n] *= 2;
+        if (!fits()) { copies[n] /= 2; break; }
       }
 }
 

@@ -12,6 +12,7 @@ namespace core {
 namespace {
 
 constexpr u8 nobody = 255, dma_engine_id = 254, several = 253;
+constexpr std::size_t period_max = 16;  // iterations after which a loop's state may repeat: the most places of a tile
 constexpr i64 streaming_bytes = 256;  // rows longer than the pipeline of an engine is deep
 constexpr int queue_count = 3;  // loads, stores, others: each in order
 constexpr int cause_count = 4;
@@ -90,7 +91,7 @@ struct Snapshot {
 
 struct Frame {
   i64 value, stop, step, index = 0;
-  std::vector<Snapshot> history;  // newest last, at most nine
+  std::vector<Snapshot> history;  // newest last
   i64 next_try = 1;
   bool extrapolates = false;
 };
@@ -446,7 +447,7 @@ struct Walker {
     if (!f.allowed || remaining < 2 || f.high_instruction < 0) { frame.extrapolates = false; return; }
     frame.history.emplace_back();
     snapshot(f, frame.history.back());
-    if (frame.history.size() > 9) frame.history.erase(frame.history.begin());
+    if (frame.history.size() > period_max + 1) frame.history.erase(frame.history.begin());
     const Snapshot& now = frame.history.back();
     for (std::size_t period = 1; period < frame.history.size(); ++period) {
       const Snapshot& then = frame.history[frame.history.size() - 1 - period];
@@ -461,7 +462,7 @@ struct Walker {
       frame.history.clear();
       return;
     }
-    if (frame.index > 24) frame.extrapolates = frame.index < 1000, frame.next_try = frame.index * 2, frame.history.clear();
+    if (frame.index >= frame.next_try + 64) frame.extrapolates = frame.index < 2000, frame.next_try = frame.index * 2, frame.history.clear();
   }
 
   void skip(Frame& frame, const LoopFacts& f, const Snapshot& then, i64 periods, i64 period, i32 variable) {

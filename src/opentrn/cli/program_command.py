@@ -20,7 +20,9 @@ app = typer.Typer(
 )
 
 SourceArgument = Annotated[str, typer.Argument(help="A program file (bytes or text), or lib:NAME.")]
-SymbolOption = Annotated[list[str] | None, typer.Option("--symbol", "-s", help="NAME=VALUE; may be repeated.")]
+SymbolOption = Annotated[
+    list[str] | None, typer.Option("--symbol", "-s", help="NAME=VALUE; may be repeated.")
+]
 TOLERATED = 1e-9
 
 

@@ -333,7 +333,8 @@ def median_error(role: str | None = None, family: str | None = None) -> float:
     )
 
 
-# Versions whose durations differ by less are no order: the three compute-bound versions of the optimisation tutorial were
+# Versions whose durations differ by less are no order: the three compute-bound versions of the
+# optimisation tutorial were
 # measured within 0.8 % of each other.
 TIE = 0.03
 
