@@ -1,6 +1,5 @@
 #include "device/fallback.h"
 
-#include <ATen/NativeFunctions.h>
 #include <torch/library.h>
 
 #include <unordered_set>
@@ -66,15 +65,6 @@ void refuse_layout(const c10::OperatorHandle& op, torch::jit::Stack*) {
               "device");
 }
 
-// PyTorch moves a compressed tensor part by part, without asking the target device.
-at::Tensor sparse_to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                          std::optional<at::Device> device, std::optional<bool> pin, bool non_blocking,
-                          std::optional<at::MemoryFormat> format) {
-  TORCH_CHECK(!device || device->type() != kNeuron, "opentrn: neuron has dense tensors only, no ", self.layout(),
-              " ones\n  what to do: call .to_dense() before moving it to the device");
-  return at::native::_to_copy(self, dtype, layout, device, pin, non_blocking, format);
-}
-
 // Operators whose composite kernel is right on the device.
 bool stays_composite(const std::string& base) {
   static const std::unordered_set<std::string> names = {"_to_copy", "alias", "detach", "lift_fresh",
@@ -131,7 +121,6 @@ int register_fallback() {
   // `native_layer_norm` through a decomposition with other numbers. Each operator with both a CPU and a composite kernel
   // is therefore registered directly; the list is read from the dispatcher, so it cannot be out of step with PyTorch.
   torch::Library& aten = new_library("aten", c10::DispatchKey::PrivateUse1);
-  new_library("aten", c10::DispatchKey::SparseCsrCPU).impl("_to_copy", &sparse_to_copy);
   // Composite kernels that reach for a stub of the tensor's own device type, which only CPU has.
   for (const char* name : {"conj_physical_", "addr_"}) {
     aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>()));

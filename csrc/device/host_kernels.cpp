@@ -106,6 +106,21 @@ Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::
   return at::histc(self.to(at::kDouble), bins, min, max).to(self.scalar_type());
 }
 
+// Shape of a grouped product: rows or columns of the 2-D operands are divided among the groups by `offsets`.
+std::vector<int64_t> grouped_shape(const Tensor& a, const Tensor& b, const OptionalTensor& offsets) {
+  if (a.dim() == 2 && b.dim() == 2) return {offsets ? offsets->size(0) : 1, a.size(0), b.size(1)};
+  if (a.dim() == 3 && b.dim() == 3) return {a.size(0), a.size(1), b.size(2)};
+  return {a.dim() == 3 ? a.size(1) : a.size(0), b.size(-1)};
+}
+
+// One operator here, where PyTorch composes it of as many products as there are groups.
+Tensor grouped_mm(const Tensor& self, const Tensor& other, const OptionalTensor& offsets, const OptionalTensor& bias,
+                  std::optional<at::ScalarType> dtype) {
+  if (!self.is_meta()) return at::_grouped_mm(self, other, offsets, bias, dtype);
+  TORCH_CHECK(self.size(-1) == other.size(-2), "contraction dimension of self and mat2 must match");
+  return at::empty(grouped_shape(self, other, offsets), self.options().dtype(dtype.value_or(self.scalar_type())));
+}
+
 Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
   return const_cast<Tensor&>(target).copy_(self, non_blocking);
 }
@@ -126,6 +141,7 @@ void register_host_kernels(torch::Library& aten) {
   register_host_kernel(aten, "native_dropout", &native_dropout);
   register_host_kernel(aten, "isfinite", &isfinite);
   register_host_kernel(aten, "histc", &histc);
+  register_host_kernel(aten, "_grouped_mm", &grouped_mm);
   register_host_kernel(aten, "_copy_from", &copy_from);
   register_host_kernel(aten, "_copy_from_and_resize", &copy_from_and_resize);
 }
