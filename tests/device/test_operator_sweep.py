@@ -226,15 +226,15 @@ def test_exceptions_name_operators_that_exist() -> None:
 
 def test_command_line_reports_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "results"
-    command = ["quality", "ops", "--device", "broken:last-bit@aten::square", "--only", "^(square|sign)$"]
+    command = ["quality", "ops", "--device", "broken:last-bit@aten::trunc", "--only", "^(trunc|sign)$"]
     with pytest.raises(SystemExit) as exit_:
         main([*command, "--dtypes", "float32,int64", "--results", str(folder), "--json"])
     assert exit_.value.code == 1
     summary = json.loads(capsys.readouterr().out)
-    assert not summary["ok"] and {row["operator"] for row in summary["failures"]} == {"square"}
+    assert not summary["ok"] and {row["operator"] for row in summary["failures"]} == {"trunc"}
     assert summary["statuses"] == {"fail": 1, "pass": 1}
     rows = pyarrow.parquet.read_table(folder / "operators.parquet").to_pylist()
-    assert {row["operator"] for row in rows if row["failed"]} == {"square"}
+    assert {row["operator"] for row in rows if row["failed"]} == {"trunc"}
     assert all(row["dtype"] == "float32" for row in rows if row["failed"])
     assert '<failure message="' in (folder / "failures.xml").read_text()
-    assert "**fail** (1): `square`" in (folder / "summary.md").read_text()
+    assert "**fail** (1): `trunc`" in (folder / "summary.md").read_text()
