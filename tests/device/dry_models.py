@@ -1,4 +1,5 @@
-"""Small architectures of transformers for dry-run tests: large enough that activations and weights have no bytes."""
+"""Small architectures of transformers for dry-run tests: large enough that activations and weights have no
+bytes."""
 
 from __future__ import annotations
 
@@ -47,13 +48,14 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "olmoe": {**_TEXT, "num_experts": 4, "num_experts_per_tok": 2},
     "deepseek_v3": {**_TEXT, **_EXPERTS, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "q_lora_rank": 64,
                     "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
-                    "first_k_dense_replace": 1, "num_key_value_heads": HEADS, "n_shared_experts": 1},
+                    "first_k_dense_replace": 1, "head_dim": 16, "num_key_value_heads": HEADS, "n_shared_experts": 1},
 }  # fmt: skip
 ALL = {**CAUSAL, **MASKED, **OTHER, **MIXTURES}
 
 
 def make(kind: str, experts: str | None = None) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """A model in train mode on neuron and its inputs. experts: Hugging Face's implementation of the experts."""
+    """A model in train mode on neuron and its inputs. experts: Hugging Face's implementation of the
+    experts."""
     import transformers
 
     config = transformers.AutoConfig.for_model(kind, **ALL[kind])

@@ -1,8 +1,11 @@
 """Large host tensors in a dry run: their memory is reserved and never touched.
 
-A script that builds a 32-billion-parameter model on the CPU would fill 64 GB before it moves the first tensor. In a dry
-run, what fills, initialises or computes large floating-point host tensors is skipped: `torch.empty` maps its pages lazily,
-so a tensor nobody writes costs no memory. Reading one is safe and gives zeros. Integers and booleans, small tensors and
+A script that builds a 32-billion-parameter model on the CPU would fill 64 GB before it moves the first
+tensor. In a dry
+run, what fills, initialises or computes large floating-point host tensors is skipped: `torch.empty` maps
+its pages lazily,
+so a tensor nobody writes costs no memory. Reading one is safe and gives zeros. Integers and booleans,
+small tensors and
 everything with gradients on the host are computed as always.
 """
 
@@ -14,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.nn import init
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
@@ -34,21 +38,29 @@ _LIKE = {
 }  # fmt: skip
 # In place by name, and only metadata by nature.
 _METADATA_IN_PLACE = frozenset(
-    "requires_grad_ t_ transpose_ unsqueeze_ squeeze_ resize_ resize_as_ set_ share_memory_ detach_ swapaxes_ "
-    "swapdims_ as_strided_ rename_ retain_grad_".split()
+    ["requires_grad_", "t_", "transpose_", "unsqueeze_", "squeeze_", "resize_", "resize_as_", "set_", "share_memory_", "detach_", "swapaxes_", "swapdims_", "as_strided_", "rename_", "retain_grad_"]
 )
-_IN_PLACE_OPERATORS = frozenset("__iadd__ __isub__ __imul__ __itruediv__ __ipow__ __setitem__".split())
+_IN_PLACE_OPERATORS = frozenset(["__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__setitem__"])
 # Never worth a second look: attributes, and reads that have to be real.
 _AS_IT_IS = frozenset(
-    "__get__ __set__ __delete__ __repr__ __format__ size dim numel nelement element_size stride storage_offset "
-    "is_contiguous data_ptr untyped_storage is_floating_point is_complex register_hook requires_grad_ __len__ __hash__ "
-    "item tolist numpy __array__ _is_view is_shared is_pinned get_device type_as backward __dlpack__ __dlpack_device__ "
-    "save_for_backward is_same_size".split()
+    ["__get__", "__set__", "__delete__", "__repr__", "__format__", "size", "dim", "numel", "nelement", "element_size", "stride", "storage_offset", "is_contiguous", "data_ptr", "untyped_storage", "is_floating_point", "is_complex", "register_hook", "requires_grad_", "__len__", "__hash__", "item", "tolist", "numpy", "__array__", "_is_view", "is_shared", "is_pinned", "get_device", "type_as", "backward", "__dlpack__", "__dlpack_device__", "save_for_backward", "is_same_size"]
 )
 
 
 class HostMode(TorchFunctionMode):
     """Skips work on large floating-point host tensors while it is on."""
+
+    def __enter__(self) -> HostMode:
+        self._originals = {name: getattr(init, name) for name in dir(init) if name.startswith("_no_grad_")}
+        for name, function in self._originals.items():
+            setattr(init, name, _skipping(function))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for name, function in self._originals.items():
+            setattr(init, name, function)
+        super().__exit__(*error)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -70,6 +82,18 @@ class HostMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def _skipping(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    """The inner functions of torch.nn.init draw again what fell outside, so they compare values."""
+
+    def skip(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if tensor.is_cpu and _is_large(tensor):
+            note(_name(initialise).removeprefix("_no_grad_"), "large host tensor: not written")
+            return tensor
+        return initialise(tensor, *args, **kwargs)
+
+    return skip
+
+
 def _is_large(tensor: torch.Tensor) -> bool:
     return (
         tensor.dtype.is_floating_point
@@ -84,7 +108,8 @@ def note(name: str, rule: str) -> None:
 
 
 def untouched(sizes: Iterable[int], strides: Iterable[int], dtype: torch.dtype) -> torch.Tensor:
-    """A host tensor in memory that nothing has written, so that it takes no pages. Reads as zeros where the system gave
+    """A host tensor in memory that nothing has written, so that it takes no pages. Reads as zeros where
+    the system gave
     the pages, as whatever was there where the process reuses them."""
     return torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device="cpu")
 
