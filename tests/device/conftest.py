@@ -9,7 +9,8 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _as_found() -> Iterator[None]:
-    """Each test starts from one seed, and leaves the current device, the current stream and defaults as it found them."""
+    """Each test starts from one seed, and leaves the current device, the current stream and defaults as it
+    found them."""
     torch.manual_seed(0)
     yield
     torch.neuron.set_device(0)

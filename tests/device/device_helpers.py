@@ -30,7 +30,8 @@ def on_device(value: Any, device: str = NEURON) -> Any:
 
 
 def agrees(function: Callable[..., Any], *arguments: Any, **tolerance: float) -> Any:
-    """Calls `function` with device and with host arguments from one seed and compares; returns the device's result."""
+    """Calls `function` with device and with host arguments from one seed and compares; returns the
+    device's result."""
     moved = on_device(arguments)
     wanted = function(*arguments)
     found = function(*moved)

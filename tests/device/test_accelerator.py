@@ -1,4 +1,5 @@
-"""torch.accelerator and torch.neuron: the current device, its properties, and the names a CUDA user looks for."""
+"""torch.accelerator and torch.neuron: the current device, its properties, and the names a CUDA user looks
+for."""
 
 from __future__ import annotations
 
@@ -9,20 +10,23 @@ from device_helpers import NEURON
 # What torch.cuda has and torch.neuron has not, with the reason.
 ABSENT = {
     "CUDA's own runtime, error codes and libraries": """
-        CudaError DeferredCudaCallError check_error cudaStatus cudart current_blas_handle current_solver_handle has_magma
+        CudaError DeferredCudaCallError check_error cudaStatus cudart current_blas_handle
+        current_solver_handle has_magma
         get_gencode_flags jiterator nccl nvtx tunable profiler GreenContext""",
     "typed storages and tensors, deprecated in PyTorch": """
         BFloat16Storage BFloat16Tensor BoolStorage BoolTensor ByteStorage ByteTensor CharStorage CharTensor
-        ComplexDoubleStorage ComplexFloatStorage DoubleStorage DoubleTensor FloatStorage FloatTensor HalfStorage
+        ComplexDoubleStorage ComplexFloatStorage DoubleStorage DoubleTensor FloatStorage FloatTensor
+        HalfStorage
         HalfTensor IntStorage IntTensor LongStorage LongTensor ShortStorage ShortTensor""",
     "old names, deprecated in PyTorch": "max_memory_cached memory_cached reset_max_memory_cached",
     "captured graphs: torch.compile is the way to one program": """
         CUDAGraph graph graph_pool_handle graphs make_graphed_callables""",
     "the allocator is the model of the device's own and cannot be replaced": """
-        CUDAPluggableAllocator MemPool caching_allocator_alloc caching_allocator_delete caching_allocator_disabled
+        CUDAPluggableAllocator MemPool caching_allocator_alloc caching_allocator_delete
+        caching_allocator_disabled
         caching_allocator_enable change_current_allocator use_mem_pool""",
     "no pointer of another runtime stands for a virtual stream": "ExternalStream get_stream_from_external",
-    "hardware telemetry, of which there is no hardware": "power_draw temperature memory_usage list_gpu_processes",
+    "telemetry of hardware there is not": "power_draw temperature memory_usage list_gpu_processes",
     "synchronisations are not intercepted": "get_sync_debug_mode set_sync_debug_mode",
     "sparse tensors are refused": "sparse",
 }
@@ -47,7 +51,31 @@ def test_names_of_the_memory_module() -> None:
 
 
 def test_names_seen_in_use_of_the_real_stack() -> None:
-    names = ["is_available", "device_count", "current_device", "set_device", "get_device_name", "get_device_properties", "synchronize", "empty_cache", "memory_allocated", "max_memory_allocated", "reset_peak_memory_stats", "memory_stats", "memory_summary", "memory_reserved", "manual_seed_all", "get_rng_state", "set_rng_state", "get_rng_state_all", "set_rng_state_all", "is_bf16_supported", "Stream", "stream", "Event"]
+    names = [
+        "is_available",
+        "device_count",
+        "current_device",
+        "set_device",
+        "get_device_name",
+        "get_device_properties",
+        "synchronize",
+        "empty_cache",
+        "memory_allocated",
+        "max_memory_allocated",
+        "reset_peak_memory_stats",
+        "memory_stats",
+        "memory_summary",
+        "memory_reserved",
+        "manual_seed_all",
+        "get_rng_state",
+        "set_rng_state",
+        "get_rng_state_all",
+        "set_rng_state_all",
+        "is_bf16_supported",
+        "Stream",
+        "stream",
+        "Event",
+    ]
     assert [name for name in names if not hasattr(torch.neuron, name)] == []
     assert torch.neuron.get_device_name(1) == "neuron:1"
     assert torch.device(NEURON, torch.neuron.current_device()) == torch.device("neuron:0")
@@ -100,9 +128,20 @@ def test_properties() -> None:
 )
 @pytest.mark.parametrize(
     "call",
-    ["set_device", "memory_allocated", "synchronize", "get_device_properties", "mem_get_info", "current_stream",
-     "memory_stats", "reset_peak_memory_stats", "get_device_name", "utilization", "get_rng_state"],
-)  # fmt: skip
+    [
+        "set_device",
+        "memory_allocated",
+        "synchronize",
+        "get_device_properties",
+        "mem_get_info",
+        "current_stream",
+        "memory_stats",
+        "reset_peak_memory_stats",
+        "get_device_name",
+        "utilization",
+        "get_rng_state",
+    ],
+)
 def test_an_index_that_is_not_there_is_named(call: str, device: object) -> None:
     wanted = device if isinstance(device, int) else torch.device(device).index  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match=rf"there is no device neuron:{wanted}\b.*\n.*what to do"):

@@ -144,7 +144,8 @@ print("done", flush=True)
 
 
 def test_backward_and_exit_fifty_times() -> None:
-    """Forty-six children forked from one that has imported torch and not used the device, and four fresh processes.
+    """Forty-six children forked from one that has imported torch and not used the device, and four fresh
+    processes.
 
     A child ends as any script does: atexit handlers, module teardown, static destructors.
     """

@@ -92,7 +92,7 @@ def test_pinned_memory() -> None:
     torch.neuron.synchronize()
     same(back, pinned)
     assert not torch.ones(2, device=NEURON).is_pinned()
-    with pytest.raises(RuntimeError, match="CPU tensors can be pinned|cannot pin"):
+    with pytest.raises(RuntimeError, match=r"CPU tensors can be pinned|cannot pin"):
         torch.ones(2, device=NEURON).pin_memory()
 
 

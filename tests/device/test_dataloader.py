@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import namedtuple
 
 import pytest
@@ -57,7 +59,7 @@ def test_structures_are_pinned_and_kept() -> None:
 
 def test_a_forked_worker_that_uses_the_device_says_so() -> None:
     torch.ones(1, device=NEURON)
-    with pytest.raises(RuntimeError, match="(?s)neuron.*forked.*spawn"):
+    with pytest.raises(RuntimeError, match=r"(?s)neuron.*forked.*spawn"):
         list(DataLoader(_OnDevice(), num_workers=1, multiprocessing_context="fork"))
 
 
@@ -71,4 +73,4 @@ def test_shuffling_and_tensors_on_the_device() -> None:
         batch.tolist()
         for batch in DataLoader(torch.arange(6), batch_size=2, shuffle=True, generator=generator)
     ]
-    assert sorted(sum(order, [])) == list(range(6))
+    assert sorted(functools.reduce(operator.iadd, order, [])) == list(range(6))

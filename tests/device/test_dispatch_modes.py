@@ -75,7 +75,8 @@ def test_fake_tensors_take_no_memory_and_know_the_device(clean_memory: None) -> 
         assert torch.nn.LSTM(4, 4)(torch.randn(3, 2, 4))[0].shape == (3, 2, 4)
         huge = torch.empty(1 << 40)
         assert (huge + 1).device.type == NEURON
-    # PyTorch keeps the value of a constant (BatchNorm's step counter) beside its fake tensor; nothing else is real.
+    # PyTorch keeps the value of a constant (BatchNorm's step counter) beside its fake tensor; nothing else
+    # is real.
     assert torch.neuron.memory_allocated() - before <= 256
     converted = mode.from_tensor(torch.ones(2, 3, device="neuron:1"))
     assert (converted @ converted.T).device == torch.device("neuron:1")

@@ -50,7 +50,7 @@ def test_what_cannot_be_exported() -> None:
     with pytest.raises(BufferError, match="require gradient"):
         torch.from_dlpack(torch.ones(3, device=NEURON, requires_grad=True))
     numpy = pytest.importorskip("numpy")
-    with pytest.raises((RuntimeError, BufferError, TypeError), match="(?i)device"):
+    with pytest.raises((RuntimeError, BufferError, TypeError), match=r"(?i)device"):
         numpy.from_dlpack(torch.ones(3, device=NEURON))
     foreign = torch.from_dlpack(torch.ones(3, device=NEURON))
     with pytest.raises(RuntimeError, match="resiz"):

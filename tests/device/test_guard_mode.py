@@ -13,7 +13,8 @@ from device_helpers import run_script
 
 GUARDED = {"OPENTRN_GUARD": "1"}
 HERE = Path(__file__).parent
-# PyTorch's legacy writer, pickle's too, reads the device's pointer through a tensor of its own: what guard mode catches.
+# PyTorch's legacy writer, pickle's too, reads the device's pointer through a tensor of its own: what guard
+# mode catches.
 LEGACY = "not legacy_format and not pickle"
 CAPABILITIES = [
     "test_views.py",

@@ -54,9 +54,8 @@ def test_everything_returns_to_zero_on_another_device() -> None:
         del model, optimizer
         gc.collect()
         stats = torch.neuron.memory_stats()
-        assert {key: stats[f"{key}.all.current"] for key in ("allocated_bytes", "active_bytes", "allocation", "active")} == {
-            "allocated_bytes": 0, "active_bytes": 0, "allocation": 0, "active": 0,
-        }  # fmt: skip
+        for key in ("allocated_bytes", "active_bytes", "allocation", "active"):
+            assert stats[f"{key}.all.current"] == 0, key
         torch.neuron.empty_cache()
         assert torch.neuron.memory_reserved() == 0 and torch.neuron.memory_stats()["segment.all.current"] == 0
 

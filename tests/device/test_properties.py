@@ -1,12 +1,14 @@
 """Random chains of view, in-place and out= operations do on the device what they do on the CPU (hypothesis).
 
-A chain works on a handful of tensors that alias one another; after it every tensor has CPU's values, strides, offset
+A chain works on a handful of tensors that alias one another; after it every tensor has CPU's values,
+strides, offset
 and storage relations, and the allocator's counters return to where they were.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +55,26 @@ def _view(name: str, t: torch.Tensor, a: int, b: int) -> torch.Tensor:
     return views[name]()
 
 
-VIEW_NAMES = ["transpose", "slice", "step", "select", "unsqueeze", "squeeze", "expand", "flatten", "reshape", "unfold", "diagonal", "flip", "conj", "real", "imag", "chunk", "as_strided"] + ["view dtype"]
+VIEW_NAMES = [
+    "transpose",
+    "slice",
+    "step",
+    "select",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "flatten",
+    "reshape",
+    "unfold",
+    "diagonal",
+    "flip",
+    "conj",
+    "real",
+    "imag",
+    "chunk",
+    "as_strided",
+    "view dtype",
+]
 
 
 def _write(name: str, t: torch.Tensor, other: torch.Tensor, a: int) -> None:
@@ -80,7 +101,25 @@ def _write(name: str, t: torch.Tensor, other: torch.Tensor, a: int) -> None:
     writes[name]()
 
 
-WRITE_NAMES = ["fill_", "zero_", "add_", "mul_", "copy_", "index_fill_", "setitem", "masked_fill_", "clamp_", "neg_", "t_", "squeeze_", "resize_", "swap_", "set_", "cumsum_"] + ["copy from host"]
+WRITE_NAMES = [
+    "fill_",
+    "zero_",
+    "add_",
+    "mul_",
+    "copy_",
+    "index_fill_",
+    "setitem",
+    "masked_fill_",
+    "clamp_",
+    "neg_",
+    "t_",
+    "squeeze_",
+    "resize_",
+    "swap_",
+    "set_",
+    "cumsum_",
+    "copy from host",
+]
 
 
 def _out(name: str, t: torch.Tensor, other: torch.Tensor, a: int) -> None:
@@ -218,9 +257,7 @@ def test_allocator_accounts_for_every_block(sizes: list[int], order: Any) -> Non
         assert sum(block["requested_size"] for block in live) == sum(t.nbytes for t in held)
         assert len(live) == sum(1 for t in held if t.nbytes)
         spans = sorted((block["address"], block["size"]) for block in blocks)
-        assert all(
-            start + size <= following for (start, size), (following, _) in zip(spans, spans[1:], strict=False)
-        )
+        assert all(start + size <= following for (start, size), (following, _) in itertools.pairwise(spans))
         held.clear()
         torch.neuron.empty_cache()
         assert torch.neuron.memory_reserved() == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from device_helpers import NEURON, same
@@ -131,7 +133,7 @@ def test_addresses_do_not_overlap(clean_memory: None) -> None:
         for size in (1, 255, 256, 257, 5000, 1 << 20, 3 << 20)
     ]
     spans = sorted((t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) for t in tensors)
-    for (start, size), (following, _) in zip(spans, spans[1:], strict=False):
+    for (start, size), (following, _) in itertools.pairwise(spans):
         assert start + size <= following
     blocks = [
         (block["address"], block["size"])

@@ -48,7 +48,7 @@ def test_elapsed_time_mixes_generic_and_own_events(matrix: torch.Tensor) -> None
 
 def test_elapsed_time_refuses_what_it_cannot_know() -> None:
     for pair in ((_event(), _event()), (torch.neuron.Event(), torch.neuron.Event())):
-        with pytest.raises((RuntimeError, ValueError), match="record|enable_timing"):
+        with pytest.raises((RuntimeError, ValueError), match=r"record|enable_timing"):
             pair[0].elapsed_time(pair[1])
     untimed = torch.neuron.Event(), torch.neuron.Event()
     untimed[0].record(), untimed[1].record()
@@ -122,7 +122,7 @@ def test_current_stream_is_per_device_and_per_block() -> None:
     event = torch.neuron.Event()
     event.record(torch.neuron.default_stream(0))
     with pytest.raises(
-        RuntimeError, match="neuron:0.*neuron:1"
+        RuntimeError, match=r"neuron:0.*neuron:1"
     ):  # an event belongs to the device it was first recorded on
         event.record(one)
 

@@ -1,4 +1,5 @@
-"""Import directions of the design: an arrow never points up. Read from the sources, so that nothing has to be imported."""
+"""Import directions of the design: an arrow never points up. Read from the sources, so that nothing has to
+be imported."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ import opentrn
 SOURCE = Path(opentrn.__file__).parent
 REPOSITORY = SOURCE.parents[1]
 
-# What a package may import of the others, itself aside. `errors` and `settings` are leaves that everyone may import.
+# What a package may import of the others, itself aside. `errors` and `settings` are leaves that everyone
+# may import.
 ALLOWED: dict[str, set[str]] = {
     "chips": set(),
     "core": {"chips"},

@@ -13,11 +13,22 @@ from opentrn.errors import ConfigurationError
 SOURCE = Path(settings.__file__).parent
 
 FROZEN = {
-    "OPENTRN_INSTANCE", "OPENTRN_CHIPS_PATH", "OPENTRN_STRICT", "OPENTRN_NUMERICS", "OPENTRN_AS", "OPENTRN_GUARD",
-    "NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE",
-    "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_SIMULATOR", "NKI_NC_VERSION",
-    "OPENTRN_CACHE_DIR", "OPENTRN_NKI_VERSION",
-}  # fmt: skip
+    "OPENTRN_INSTANCE",
+    "OPENTRN_CHIPS_PATH",
+    "OPENTRN_STRICT",
+    "OPENTRN_NUMERICS",
+    "OPENTRN_AS",
+    "OPENTRN_GUARD",
+    "NEURON_RT_VISIBLE_CORES",
+    "NEURON_RT_NUM_CORES",
+    "NEURON_LOGICAL_NC_CONFIG",
+    "NEURON_RT_VIRTUAL_CORE_SIZE",
+    "NEURON_PLATFORM_TARGET_OVERRIDE",
+    "NKI_SIMULATOR",
+    "NKI_NC_VERSION",
+    "OPENTRN_CACHE_DIR",
+    "OPENTRN_NKI_VERSION",
+}
 
 # Set by a command for the processes it starts; no user sets them.
 INTERNAL = {"OPENTRN_SUITE_RESULTS", "OPENTRN_SUITE_SAMPLE"}
@@ -50,7 +61,7 @@ def test_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENTRN_STRICT", "1")
     assert settings.get("OPENTRN_STRICT") == "1"
     monkeypatch.setenv("OPENTRN_STRICT", "maybe")
-    with pytest.raises(ConfigurationError, match="(?s)OPENTRN_STRICT=maybe.*what to do"):
+    with pytest.raises(ConfigurationError, match=r"(?s)OPENTRN_STRICT=maybe.*what to do"):
         settings.get("OPENTRN_STRICT")
     with pytest.raises(KeyError):
         settings.get("OPENTRN_UNKNOWN")

@@ -1,6 +1,8 @@
-"""Named patches of PyTorch and of libraries that know only the devices they list. Each says why and what it changes.
+"""Named patches of PyTorch and of libraries that know only the devices they list. Each says why and what
+it changes.
 
-A patch is one function in one file; `PATCHES` is the whole list. A patch that waits for a module is applied when that
+A patch is one function in one file; `PATCHES` is the whole list. A patch that waits for a module is
+applied when that
 module is imported, so that `import torch` does not pay for it.
 """
 

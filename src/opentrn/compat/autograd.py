@@ -1,6 +1,8 @@
-"""Autograd runs a device's backward on a thread of that device (torch 2.13); neuron's belongs on the caller's.
+"""Autograd runs a device's backward on a thread of that device (torch 2.13); neuron's belongs on the
+caller's.
 
-The virtual clock, dry runs and Python frames are per thread, so the device turns autograd's multithreading off in each
+The virtual clock, dry runs and Python frames are per thread, so the device turns autograd's multithreading
+off in each
 thread that runs an operator. Two things are left to do from Python.
 """
 
@@ -16,10 +18,16 @@ import torch
 def start_without_device_threads() -> None:
     """Starts autograd's engine before the device is registered, so that it makes no thread per device.
 
-    With such threads even a CPU-only program could not call backward in a forked child after having called it in the
-    parent, and the interpreter could abort at exit. A PyTorch built for another accelerator keeps that one's threads.
+    With such threads even a CPU-only program could not call backward in a forked child after having called
+    it in the
+    parent, and the interpreter could abort at exit. A PyTorch built for another accelerator keeps that
+    one's threads.
     """
-    if torch.version.cuda is None and torch.version.hip is None and getattr(torch.version, "xpu", None) is None:
+    if (
+        torch.version.cuda is None
+        and torch.version.hip is None
+        and getattr(torch.version, "xpu", None) is None
+    ):
         torch.autograd.backward(torch.zeros((), requires_grad=True))
 
 

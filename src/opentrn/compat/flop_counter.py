@@ -20,7 +20,9 @@ def count_attention(module: ModuleType) -> None:
         heads = torch.Size(batch).numel()
         return 2 * heads * rows * key[-2] * (inner + value[-1])
 
-    def backward(grad: Any, query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    def backward(
+        grad: Any, query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any
+    ) -> int:
         # Scores again, then the gradients of value, of the probabilities, of query and of key.
         *batch, rows, inner = query
         heads = torch.Size(batch).numel()

@@ -1,4 +1,5 @@
-"""`torch.neuron.amp`: mixed precision with the device filled in, for scripts that spell it as torch.cuda.amp."""
+"""`torch.neuron.amp`: mixed precision with the device filled in, for scripts that spell it as
+torch.cuda.amp."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ import torch
 class autocast(torch.autocast):
     """torch.autocast("neuron"): float16 where no type is named, as on CUDA."""
 
-    def __init__(self, enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool = True) -> None:
+    def __init__(
+        self, enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool = True
+    ) -> None:
         super().__init__("neuron", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
 

@@ -34,7 +34,7 @@ def register() -> None:
     found = torch.__version__.split("+")[0]
     if not found.startswith(REQUIRED_TORCH + "."):
         print(
-            f"opentrn: built for torch {REQUIRED_TORCH}, and torch {found} is installed; the device is not loaded\n"
+            f"opentrn: built for torch {REQUIRED_TORCH}, and torch {found} is installed; the device is off\n"
             f"  what to do: pip install torch=={REQUIRED_TORCH}.0, or rebuild OpenTRN",
             file=sys.stderr,
         )

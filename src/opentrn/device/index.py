@@ -12,7 +12,8 @@ from opentrn.device import _C
 def resolve(device: Any, *, optional: bool = False) -> int:
     """The index of `device`: an int, "neuron", "neuron:1", a torch.device, an object with `.device`.
 
-    optional: None and negative indices mean the current device. Raises ValueError for another device type, and
+    optional: None and negative indices mean the current device. Raises ValueError for another device type,
+    and
     RuntimeError for an index that the attached machine does not have.
     """
     if device is None and optional:
@@ -36,7 +37,8 @@ def _existing(index: int) -> int:
     count = _C.device_count()
     if not 0 <= index < count:
         raise RuntimeError(
-            f"opentrn: there is no device neuron:{index}: {_C.instance()} has {count} (neuron:0 to neuron:{count - 1})\n"
+            f"opentrn: there is no device neuron:{index}: {_C.instance()} has {count} "
+            f"(neuron:0 to neuron:{count - 1})\n"
             "  what to do: use an index in that range, or attach a larger instance (OPENTRN_INSTANCE)"
         )
     return index

@@ -1,6 +1,7 @@
 """Device memory: statistics, summary, snapshots in PyTorch's memory-visualiser format.
 
-Counters are bytes of virtual HBM. reserved ≥ allocated ≥ active (here allocated = active: a freed block is reusable
+Counters are bytes of virtual HBM. reserved ≥ allocated ≥ active (here allocated = active: a freed block is
+reusable
 at once, for streams order virtual time and values are ready when an operator returns).
 """
 
@@ -149,32 +150,46 @@ def _format(value: int, is_bytes: bool) -> str:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """A table of the statistics, as torch.cuda.memory_summary has it. The figures are the allocator's own counts."""
+    """A table of the statistics, as torch.cuda.memory_summary has it. The figures are the allocator's own
+    counts."""
     index = resolve(device, optional=True)
     stats = _C.memory_stats(index)
     line = "|" + "=" * 91 + "|"
     out = [
         line,
         "|" + f"opentrn memory summary, device neuron:{index}".center(91) + "|",
-        "|" + f"out-of-memory errors: {stats['num_ooms']}   retries: {stats['num_alloc_retries']}".center(91) + "|",
+        "|"
+        + f"out-of-memory errors: {stats['num_ooms']}   retries: {stats['num_alloc_retries']}".center(91)
+        + "|",
         line,
         f"| {'Metric':<29} | {'Current':>12} | {'Peak':>12} | {'Allocated':>12} | {'Freed':>12} |",
         line,
     ]
-    pools = (("all", ""),) if abbreviated else (("all", ""), ("large_pool", "  from large pool"), ("small_pool", "  from small pool"))
+    pools = (
+        (("all", ""),)
+        if abbreviated
+        else (("all", ""), ("large_pool", "  from large pool"), ("small_pool", "  from small pool"))
+    )
     for title, key, is_bytes in _SUMMARY_ROWS:
         for pool, label in pools:
-            cells = (_format(stats[f"{key}.{pool}.{kind}"], is_bytes) for kind in ("current", "peak", "allocated", "freed"))
+            cells = (
+                _format(stats[f"{key}.{pool}.{kind}"], is_bytes)
+                for kind in ("current", "peak", "allocated", "freed")
+            )
             out.append(f"| {label or title:<29} | " + " | ".join(f"{cell:>12}" for cell in cells) + " |")
     out.append(line)
     return "\n".join(out) + "\n"
 
 
-# ---- Snapshots --------------------------------------------------------------------------------------------------
+# ---- Snapshots
+# --------------------------------------------------------------------------------------------------
 
 
-def _record_memory_history(enabled: str | None = "all", *args: Any, device: Any = None, **kwargs: Any) -> None:
-    """Starts (or with None stops) recording allocations and the Python frame of each, for snapshots and OOM messages."""
+def _record_memory_history(
+    enabled: str | None = "all", *args: Any, device: Any = None, **kwargs: Any
+) -> None:
+    """Starts (or with None stops) recording allocations and the Python frame of each, for snapshots and
+    OOM messages."""
     index = resolve(device, optional=True)
     _C.record_frames(enabled is not None)
     if enabled is None:
@@ -186,7 +201,7 @@ def _record_memory_history(enabled: str | None = "all", *args: Any, device: Any 
 
 
 def _frames(text: str) -> list[dict[str, Any]]:
-    """"file.py:12 function" → the visualiser's frame records."""
+    """ "file.py:12 function" → the visualiser's frame records."""
     if not text:
         return []
     place, _, function = text.rpartition(" ")

@@ -1,6 +1,7 @@
 """`torch.neuron`: the device module, with the names that a CUDA user and the real stack's users reach for.
 
-Every function takes a device as torch.cuda's do: None (the current one), an index, a string or a torch.device.
+Every function takes a device as torch.cuda's do: None (the current one), an index, a string or a
+torch.device.
 """
 
 from __future__ import annotations
@@ -163,12 +164,13 @@ def synchronize(device: Any = None) -> None:
 
 
 def get_device_name(device: Any = None) -> str:
-    """"neuron:<index>", as the real stack answers; the chip's name is in get_device_properties().name."""
+    """ "neuron:<index>", as the real stack answers; the chip's name is in get_device_properties().name."""
     return f"neuron:{resolve(device, optional=True)}"
 
 
 class _Properties:
-    """What torch.cuda.get_device_properties has, for one logical NeuronCore, plus the machine's own numbers."""
+    """What torch.cuda.get_device_properties has, for one logical NeuronCore, plus the machine's own
+    numbers."""
 
     def __init__(self, index: int) -> None:
         from opentrn.device.attach import attached

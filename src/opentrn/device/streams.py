@@ -31,17 +31,26 @@ class Stream(torch.Stream):
 
 class _EventType(type):
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, torch.Event) and instance.device is not None and instance.device.type == "neuron"
+        return (
+            isinstance(instance, torch.Event)
+            and instance.device is not None
+            and instance.device.type == "neuron"
+        )
 
 
 class Event(torch.Event, metaclass=_EventType):
     """A point in virtual time of a stream.
 
-    A plain torch.Event of the device comes out: torch.Event.elapsed_time takes no subclass beside it (torch 2.13).
+    A plain torch.Event of the device comes out: torch.Event.elapsed_time takes no subclass beside it
+    (torch 2.13).
     """
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # type: ignore[misc]
-        return torch.Event("neuron", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+    def __new__(
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> torch.Event:  # type: ignore[misc]
+        return torch.Event(
+            "neuron", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
+        )
 
 
 class StreamContext:
