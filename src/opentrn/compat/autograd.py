@@ -41,5 +41,5 @@ def stay_on_the_calling_thread(module: ModuleType) -> None:
         turn_off(False)
         return original(*args, **kwargs)
 
-    module._engine_run_backward = _engine_run_backward
+    module._engine_run_backward = _engine_run_backward  # type: ignore[attr-defined]
     torch.autograd._engine_run_backward = _engine_run_backward  # type: ignore[attr-defined]  # imported by name

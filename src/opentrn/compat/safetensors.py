@@ -59,4 +59,4 @@ def read_through_host(module: ModuleType) -> None:
     class safe_open(metaclass=_SafeOpen):
         __doc__ = original.__doc__
 
-    module.safe_open = safe_open
+    module.safe_open = safe_open  # type: ignore[attr-defined]

@@ -146,9 +146,8 @@ class device:
     def __enter__(self) -> None:
         self.prev_idx = _exchange_device(self.idx)
 
-    def __exit__(self, *_: Any) -> bool:
+    def __exit__(self, *_: Any) -> None:
         _exchange_device(self.prev_idx)
-        return False
 
 
 class device_of(device):

@@ -45,9 +45,9 @@ class Event(torch.Event, metaclass=_EventType):
     (torch 2.13).
     """
 
-    def __new__(
+    def __new__(  # type: ignore[misc]
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> torch.Event:  # type: ignore[misc]
+    ) -> torch.Event:
         return torch.Event(
             "neuron", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
         )
@@ -93,4 +93,4 @@ def default_stream(device: Any = None) -> Stream:
 
 
 def _device_type() -> int:
-    return int(torch._C._autograd.DeviceType.PrivateUse1)
+    return int(torch._C._autograd.DeviceType.PrivateUse1)  # type: ignore[call-overload]
