@@ -32,7 +32,9 @@ def library(name: str, chip: str, dtype: str) -> Any:
     from opentrn.core.library.fused import rmsnorm_matmul_silu_program
     from opentrn.core.library.matmul import matmul_program
     from opentrn.core.library.rows import pointwise_program, reduction_program, softmax_program
+    from opentrn.core.machine import DEFAULT_CHIP
 
+    chip = chip or DEFAULT_CHIP
     makers = {
         "matmul": lambda: matmul_program(dtype, chip),
         "softmax": lambda: softmax_program(dtype, chip),
@@ -46,7 +48,7 @@ def library(name: str, chip: str, dtype: str) -> Any:
     return makers[name]()
 
 
-def load(source: str, chip: str = "trn2", dtype: str = "bfloat16") -> Any:
+def load(source: str, chip: str = "", dtype: str = "bfloat16") -> Any:
     """The program behind a command-line argument. CorruptFileError where a file is damaged."""
     from opentrn.core import Program
 
@@ -84,7 +86,7 @@ def parse_symbols(entries: list[str] | None) -> dict[str, int]:
 @app.command("print")
 def print_(
     source: SourceArgument,
-    chip: str = "trn2",
+    chip: str = "",
     dtype: str = "bfloat16",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the binary form here.")] = None,
 ) -> None:
@@ -98,7 +100,7 @@ def print_(
 
 @app.command()
 def verify(
-    source: SourceArgument, symbol: SymbolOption = None, chip: str = "trn2", dtype: str = "bfloat16"
+    source: SourceArgument, symbol: SymbolOption = None, chip: str = "", dtype: str = "bfloat16"
 ) -> None:
     """Check every instruction against the documented limits; exit code 2 and the reason where one is
     broken.
@@ -120,7 +122,7 @@ def verify(
 def time(
     source: SourceArgument,
     symbol: SymbolOption = None,
-    chip: str = "trn2",
+    chip: str = "",
     dtype: str = "bfloat16",
     path: bool = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
@@ -148,7 +150,7 @@ def time(
 
 @app.command()
 def diff(
-    first: str, second: str, symbol: SymbolOption = None, chip: str = "trn2", dtype: str = "bfloat16"
+    first: str, second: str, symbol: SymbolOption = None, chip: str = "", dtype: str = "bfloat16"
 ) -> None:
     """Compare two programs: their text line by line, their times where symbols are given. Exit code 1 if
     they differ.

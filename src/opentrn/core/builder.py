@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from opentrn.core._C import BuilderBase, Expr
+from opentrn.core.machine import DEFAULT_CHIP
 from opentrn.core.program import Program
 
 _FLOOR_DIV, _CEIL_DIV, _MODULO, _MINIMUM, _MAXIMUM = 6, 7, 8, 9, 10  # enum Node of csrc/core/expression.h
@@ -22,7 +23,7 @@ class Builder(BuilderBase):
     Errors are those of opentrn.errors and name the instruction, the limit and the source line set last.
     """
 
-    def __init__(self, chip: str = "trn2", cores: int = 1, name: str = "program") -> None:
+    def __init__(self, chip: str = DEFAULT_CHIP, cores: int = 1, name: str = "program") -> None:
         super().__init__(chip, cores, name)
         self._registers = 0
 

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import functools
 import tomllib
+from typing import Any
 
 from opentrn.chips.machine import machine
 from opentrn.core import _C
 from opentrn.core.table import DATA
 from opentrn.errors import ConfigurationError
 
-# Generation → an instance that has it, and every name by which users call it.
-GENERATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "gen2": ("trn1.32xlarge", ("gen2", "trn1", "trn1n", "inf2", "v2")),
-    "gen3": ("trn2.48xlarge", ("gen3", "trn2", "trn2n", "trn2u", "v3")),
-    "gen4": ("trn3-gen1", ("gen4", "trn3", "trn3u", "v4")),
-}
 # Our name of a per-core constant → the device parameter of opentrn.chips and the factor to our unit.
 FROM_CHIPS: dict[str, tuple[str, float]] = {
     "tensor_ghz": ("tensor_clock_ghz", 1.0),
@@ -41,18 +36,24 @@ FROM_CHIPS: dict[str, tuple[str, float]] = {
 
 
 @functools.cache
-def timing_tables() -> dict[str, dict[str, float]]:
+def timing_tables() -> dict[str, dict[str, Any]]:
     return tomllib.loads((DATA / "core_timing.toml").read_text())
 
 
+@functools.cache
+def default_chip() -> str:
+    """The chip of the default instance."""
+    return machine(environment={}).chip.name
+
+
 def canonical(chip: str) -> str:
-    """trn2 → gen3. Raises ConfigurationError for a name that is no NeuronCore chip."""
-    for generation, (_, names) in GENERATIONS.items():
-        if chip.lower() in names:
+    """A chip's name to its generation. Raises ConfigurationError for a name that is no NeuronCore chip."""
+    names = timing_tables()["names"]
+    for generation, aliases in names.items():
+        if chip.lower() in aliases:
             return generation
-    raise ConfigurationError(
-        f"'{chip}' is not a chip of NeuronCores", cure="use trn1, inf2, trn2 or trn3 (or gen2, gen3, gen4)"
-    )
+    known = ", ".join(alias for aliases in names.values() for alias in aliases)
+    raise ConfigurationError(f"'{chip}' is not a chip of NeuronCores", cure=f"use one of {known}")
 
 
 @functools.cache
@@ -61,7 +62,7 @@ def constants(chip: str) -> dict[str, float]:
     generation = canonical(chip)
     values = {key: float(value) for key, value in timing_tables()[generation].items()}
     # An empty environment: what is attached to this process does not change what a chip is.
-    parameters = machine(GENERATIONS[generation][0], environment={}).device_parameters()
+    parameters = machine(timing_tables()["names"][generation][0], environment={}).device_parameters()
     for key, (parameter, factor) in FROM_CHIPS.items():
         values[key] = round(float(parameters[parameter]) * factor, 9)
     return values
@@ -69,6 +70,9 @@ def constants(chip: str) -> dict[str, float]:
 
 def load() -> None:
     """Defines every chip name in the core."""
-    for generation, (_, names) in GENERATIONS.items():
-        for name in names:
+    for generation, aliases in timing_tables()["names"].items():
+        for name in aliases:
             _C.define_chip(name, constants(generation))
+
+
+DEFAULT_CHIP = default_chip()

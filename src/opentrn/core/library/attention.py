@@ -12,6 +12,7 @@ from typing import Any
 
 from opentrn.core.builder import Builder
 from opentrn.core.library.matmul import COLUMNS, TILE, identity_tile
+from opentrn.core.machine import DEFAULT_CHIP
 from opentrn.core.program import Program
 
 KEYS_MAX = 16384  # the transposed keys of a head stay in SBUF
@@ -19,7 +20,7 @@ KEYS_MAX = 16384  # the transposed keys of a head stay in SBUF
 
 @functools.lru_cache(maxsize=32)
 def flash_attention_program(
-    head: int = 128, dtype: str = "bfloat16", causal: bool = False, chip: str = "trn2"
+    head: int = 128, dtype: str = "bfloat16", causal: bool = False, chip: str = DEFAULT_CHIP
 ) -> Program:
     """Symbols H (heads), S (queries), T (keys <= 16384; S, T multiples of 128 and 512). q [H, S, D], k, v
     [H, T, D].

@@ -11,6 +11,7 @@ from typing import Any
 
 from opentrn.core.builder import Builder
 from opentrn.core.library.matmul import COLUMNS, TILE, identity_tile
+from opentrn.core.machine import DEFAULT_CHIP
 from opentrn.core.program import Program
 
 HIDDEN_MAX = 8192  # elements of a row: its fp32 tile stays in SBUF
@@ -18,7 +19,7 @@ HIDDEN_MAX = 8192  # elements of a row: its fp32 tile stays in SBUF
 
 @functools.lru_cache(maxsize=16)
 def rmsnorm_matmul_silu_program(
-    dtype: str = "bfloat16", chip: str = "trn2", epsilon: float = 1e-6
+    dtype: str = "bfloat16", chip: str = DEFAULT_CHIP, epsilon: float = 1e-6
 ) -> Program:
     """Symbols M (rows), K (hidden, a multiple of 128), N (columns). Inputs x [M, K], w [K, N]; output y
     [M, N].

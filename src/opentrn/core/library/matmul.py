@@ -12,6 +12,7 @@ import functools
 from typing import Any
 
 from opentrn.core.builder import Builder
+from opentrn.core.machine import DEFAULT_CHIP
 from opentrn.core.program import Program
 
 TILE = 128  # partitions: contraction rows of one matmul, output rows of one PSUM tile
@@ -22,7 +23,7 @@ DEPTH_MAX = 8192  # contraction length whose transposed rows fit in SBUF
 
 @functools.lru_cache(maxsize=64)
 def matmul_program(
-    dtype: str = "bfloat16", chip: str = "trn2", transposed: bool = False, out: str | None = None
+    dtype: str = "bfloat16", chip: str = DEFAULT_CHIP, transposed: bool = False, out: str | None = None
 ) -> Program:
     """One program for all M, N and K <= 8192 (symbols). transposed: `a` is given as [K, M]; out: dtype of
     c.

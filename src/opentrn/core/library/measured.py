@@ -380,7 +380,7 @@ def table() -> str:
             )
     for chain in dict.fromkeys(row.chain for row in rows() if row.chain):
         lines.append(f"order within '{chain}': Spearman {rank_correlation(chain):.2f}")
-    lines.append("Trainium3: no public measurement; its timing is unvalidated.")
+    lines.append("Generation 4: no public measurement; its timing is unvalidated.")
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from opentrn.core.builder import Builder
+from opentrn.core.machine import DEFAULT_CHIP
 from opentrn.core.program import Program
 
 TILE = 128
@@ -13,7 +14,7 @@ ROW_MAX = 16384  # a softmax row stays in SBUF, in and out
 
 
 @functools.lru_cache(maxsize=32)
-def softmax_program(dtype: str = "bfloat16", chip: str = "trn2") -> Program:
+def softmax_program(dtype: str = "bfloat16", chip: str = DEFAULT_CHIP) -> Program:
     """y = softmax(x) over the last axis; symbols M, N (N <= 16384)."""
     b = Builder(chip=chip, name=f"softmax_{dtype}")
     m, n = b.symbol("M"), b.symbol("N")
@@ -43,7 +44,7 @@ def pointwise_program(
     inputs: int = 1,
     function: str | None = None,
     out: str | None = None,
-    chip: str = "trn2",
+    chip: str = DEFAULT_CHIP,
 ) -> Program:
     """y = f(x0, x1 ...) on E elements (a symbol). function: an activation of the Scalar engine, else
     additions on Vector.
@@ -93,7 +94,7 @@ def pointwise_program(
 
 
 @functools.lru_cache(maxsize=32)
-def reduction_program(dtype: str = "bfloat16", op: str = "add", chip: str = "trn2") -> Program:
+def reduction_program(dtype: str = "bfloat16", op: str = "add", chip: str = DEFAULT_CHIP) -> Program:
     """y[M] = reduce x[M, N] over N; symbols M, N. Each partition takes one row, 2048 elements at a time."""
     b = Builder(chip=chip, name=f"reduce_{op}_{dtype}")
     m, n = b.symbol("M"), b.symbol("N")

@@ -11,6 +11,7 @@ import functools
 from opentrn.core.library.attention import KEYS_MAX, flash_attention_program
 from opentrn.core.library.matmul import DEPTH_MAX, matmul_program
 from opentrn.core.library.rows import ROW_MAX, pointwise_program, reduction_program, softmax_program
+from opentrn.core.machine import DEFAULT_CHIP
 from opentrn.core.timing import time
 
 # dtypes that the elementwise engines do not move natively are timed as the next wider one they do.
@@ -33,7 +34,7 @@ def matmul_time(
     n: int,
     k: int,
     dtype: str = "bfloat16",
-    chip: str = "trn2",
+    chip: str = DEFAULT_CHIP,
     batch: int = 1,
     transposed: bool = False,
 ) -> float:
@@ -60,7 +61,7 @@ def pointwise_time(
     inputs: int = 1,
     function: str | None = None,
     out: str | None = None,
-    chip: str = "trn2",
+    chip: str = DEFAULT_CHIP,
 ) -> float:
     """ns of one elementwise operator on so many elements."""
     if elements <= 0:
@@ -72,7 +73,7 @@ def pointwise_time(
 
 @functools.lru_cache(maxsize=65536)
 def reduction_time(
-    rows: int, columns: int, dtype: str = "bfloat16", op: str = "add", chip: str = "trn2"
+    rows: int, columns: int, dtype: str = "bfloat16", op: str = "add", chip: str = DEFAULT_CHIP
 ) -> float:
     """ns to reduce [rows, columns] over columns. Few long rows are first cut into as many rows as there
     are partitions.
@@ -88,7 +89,7 @@ def reduction_time(
 
 
 @functools.lru_cache(maxsize=65536)
-def softmax_time(rows: int, columns: int, dtype: str = "bfloat16", chip: str = "trn2") -> float:
+def softmax_time(rows: int, columns: int, dtype: str = "bfloat16", chip: str = DEFAULT_CHIP) -> float:
     """ns of a softmax over the last axis; longer rows than SBUF holds are two reductions and two
     elementwise passes.
     """
@@ -113,7 +114,7 @@ def attention_time(
     head: int,
     dtype: str = "bfloat16",
     causal: bool = False,
-    chip: str = "trn2",
+    chip: str = DEFAULT_CHIP,
 ) -> float:
     """ns of flash attention forward over `heads` heads (batch included); lengths are padded to whole
     blocks.
