@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 # mode catches.
 LEGACY = "not legacy_format and not pickle"
 CAPABILITIES = [
-    "test_views.py",
+    "test_device_views.py",
     "test_storage.py",
     "test_copy.py",
     "test_factories.py",
