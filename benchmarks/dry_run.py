@@ -2,7 +2,8 @@
 
     python -m benchmarks.dry_run --json
 
-ratio_meta: steady dry step over steady meta step (time of this host). step_s, first_s: a steady and the first dry step.
+ratio_meta: steady dry step over steady meta step (time of this host). step_s, first_s: a steady and the
+first dry step.
 rss_gb: highest resident memory of the process. Clock, memory and operator trace are on.
 """
 
@@ -87,7 +88,9 @@ def dry_seconds(plan: Plan, repeats: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sequence", type=int, default=PLAN.sequence)
@@ -97,9 +100,16 @@ def main() -> None:
     first, *steady = dry_seconds(plan, arguments.repeats)
     step = statistics.median(steady)
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    print(f"meta step {meta:.3f} s, dry step {step:.3f} s ({step / meta:.2f} ×), first {first:.3f} s, {rss:.2f} GB")
+    print(
+        f"meta step {meta:.3f} s, dry step {step:.3f} s ({step / meta:.2f} ×), first {first:.3f} s, "
+        f"{rss:.2f} GB"
+    )
     if arguments.json:
-        print(json.dumps({"ratio_meta": step / meta, "step_s": step, "first_s": first, "rss_gb": rss, "meta_s": meta}))
+        print(
+            json.dumps(
+                {"ratio_meta": step / meta, "step_s": step, "first_s": first, "rss_gb": rss, "meta_s": meta}
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ PLAN = Plan("qwen3-32b", sequence=4096, precision="amp", cores=64)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()

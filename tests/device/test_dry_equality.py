@@ -77,7 +77,9 @@ def test_mixture_with_grouped_products(kind):
 
 
 def test_fused_optimizer():
-    assert_equal(watch(lambda: train("qwen3", "fused"), dry=False), watch(lambda: train("qwen3", "fused"), dry=True))
+    assert_equal(
+        watch(lambda: train("qwen3", "fused"), dry=False), watch(lambda: train("qwen3", "fused"), dry=True)
+    )
 
 
 def test_checkpointing_and_autocast():

@@ -56,7 +56,9 @@ def test_what_was_skipped_is_in_the_ledger():
     with opentrn.dry_run():
         nn.Linear(1024, 1024)
         entries = dry.ledger()
-    assert any("host tensor" in entry.rule and "test_dry_host.py" in entry.frame for entry in entries), entries
+    assert any("host tensor" in entry.rule and "test_dry_host.py" in entry.frame for entry in entries), (
+        entries
+    )
 
 
 def test_deepcopy_keeps_parameters():
@@ -116,9 +118,14 @@ def test_from_pretrained_reads_no_weights(tmp_path):
     import transformers
 
     config = transformers.AutoConfig.for_model(
-        "qwen3", hidden_size=1024, intermediate_size=4096, num_hidden_layers=4, vocab_size=32000,
-        num_attention_heads=8, num_key_value_heads=8,
-    )  # fmt: skip
+        "qwen3",
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=4,
+        vocab_size=32000,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+    )
     model = transformers.AutoModelForCausalLM.from_config(config)
     size = sum(parameter.nbytes for parameter in model.parameters())
     model.save_pretrained(tmp_path)

@@ -1,4 +1,5 @@
-"""Models by name and configurations by path; what is wrong with a configuration is said before anything runs."""
+"""Models by name and configurations by path; what is wrong with a configuration is said before anything
+runs."""
 
 from __future__ import annotations
 
@@ -9,10 +10,25 @@ import pytest
 from opentrn.errors import ConfigurationError
 from opentrn.predict import Plan, catalogue
 
-NAMED = (
-    "qwen3-0.6b qwen3-1.7b qwen3-4b qwen3-8b qwen3-14b qwen3-32b qwen3-30b-a3b qwen3-235b-a22b gpt-oss-20b gpt-oss-120b "
-    "llama-3.1-8b llama-3.1-70b llama-3.1-405b deepseek-v3 mixtral-8x7b gpt2 vit-base"
-).split()
+NAMED = [
+    "qwen3-0.6b",
+    "qwen3-1.7b",
+    "qwen3-4b",
+    "qwen3-8b",
+    "qwen3-14b",
+    "qwen3-32b",
+    "qwen3-30b-a3b",
+    "qwen3-235b-a22b",
+    "gpt-oss-20b",
+    "gpt-oss-120b",
+    "llama-3.1-8b",
+    "llama-3.1-70b",
+    "llama-3.1-405b",
+    "deepseek-v3",
+    "mixtral-8x7b",
+    "gpt2",
+    "vit-base",
+]
 GOOD = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
 
 
@@ -29,7 +45,7 @@ def test_names_as_the_hub_writes_them():
 
 
 def test_unknown_model_names_close_ones():
-    with pytest.raises(ConfigurationError, match="did you mean .*qwen3-32b"):
+    with pytest.raises(ConfigurationError, match=r"did you mean .*qwen3-32b"):
         catalogue.find("qwen3-33b")
 
 
@@ -66,7 +82,9 @@ def test_missing_file(tmp_path):
         catalogue.find(str(tmp_path / "config.json"))
 
 
-@pytest.mark.parametrize("wrong", [{"mode": "serve"}, {"precision": "fp4"}, {"batch": 0}, {"optimizer": "lion"}])
+@pytest.mark.parametrize(
+    "wrong", [{"mode": "serve"}, {"precision": "fp4"}, {"batch": 0}, {"optimizer": "lion"}]
+)
 def test_impossible_plans(wrong):
     with pytest.raises(ConfigurationError, match="what to do"):
         Plan("qwen3-0.6b", **wrong)

@@ -14,11 +14,15 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command(context_settings={"max_content_width": 110})
 def predict(
-    model: Annotated[str, typer.Argument(help="A model's name (see --models) or the path of a config.json.")] = "",
+    model: Annotated[
+        str, typer.Argument(help="A model's name (see --models) or the path of a config.json.")
+    ] = "",
     mode: Annotated[str, typer.Option(help="train, prefill or decode.")] = "train",
     batch: Annotated[int, typer.Option(help="Samples per logical core and step.")] = 1,
     sequence: Annotated[int, typer.Option(help="Tokens per sample; for decode: of the prompt.")] = 4096,
-    precision: Annotated[str, typer.Option(help="bf16, fp32, or amp (fp32 masters, bf16 computation).")] = "bf16",
+    precision: Annotated[
+        str, typer.Option(help="bf16, fp32, or amp (fp32 masters, bf16 computation).")
+    ] = "bf16",
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Recompute activations.")] = False,
     optimizer: Annotated[str, typer.Option(help="adamw-fused, adamw-foreach or sgd.")] = "adamw-fused",
     instance: Annotated[str, typer.Option(help="The machine (opentrn chips lists them).")] = "trn2.48xlarge",
@@ -41,7 +45,9 @@ def predict(
         raise ConfigurationError("no model is named", cure="opentrn predict MODEL; --models lists the names")
     from opentrn.predict.plan import Plan
 
-    plan = Plan(model, mode, batch, sequence, precision, checkpointing, optimizer, instance, cores, steps, attention)
+    plan = Plan(
+        model, mode, batch, sequence, precision, checkpointing, optimizer, instance, cores, steps, attention
+    )
     catalogue.find(model)  # a wrong name is told before PyTorch is loaded
     from opentrn.explorer.terminal import report_console
     from opentrn.predict import report as pages

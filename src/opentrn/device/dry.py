@@ -1,8 +1,11 @@
 """Dry runs: shapes, memory and the virtual clock, without data.
 
-Inside `dry_run()` large tensors of the device are *unbacked*: an address range and a shape. Operators on them infer
-shapes, allocate and advance the clock (csrc/device/dry.h). This module is the Python side: the clock that a script reads,
-host tensors whose initialisation is skipped, weight files whose bytes are not read, and the ledger of stand-ins.
+Inside `dry_run()` large tensors of the device are *unbacked*: an address range and a shape. Operators on
+them infer
+shapes, allocate and advance the clock (csrc/device/dry.h). This module is the Python side: the clock that
+a script reads,
+host tensors whose initialisation is skipped, weight files whose bytes are not read, and the ledger of
+stand-ins.
 """
 
 from __future__ import annotations
@@ -33,11 +36,13 @@ class StandIn:
 class dry_run(contextlib.ContextDecorator):
     """Context manager and decorator: what runs inside has shapes, memory and time, and no large data.
 
-    wall_clock: True leaves `time.time`, `perf_counter`, `monotonic` and `sleep` alone; by default they read and advance
+    wall_clock: True leaves `time.time`, `perf_counter`, `monotonic` and `sleep` alone; by default they
+    read and advance
     the virtual clock, so that a script's own tokens per second are the chip's.
     clear: the ledger of stand-ins starts empty (only at the outermost level).
 
-    Tensors made inside stay unbacked after the block: operators on them still only infer, reading their bytes raises.
+    Tensors made inside stay unbacked after the block: operators on them still only infer, reading their
+    bytes raises.
     """
 
     _depth = 0
@@ -89,7 +94,8 @@ def ledger_lines(limit: int = 20) -> list[str]:
     """The ledger for a report, one line an entry; the rest is summed up in the last line."""
     entries = ledger()
     lines = [
-        f"stood in {entry.count:,} ×: {entry.operator}: {entry.rule}" + (f" (at {entry.frame})" if entry.frame else "")
+        f"stood in {entry.count:,} ×: {entry.operator}: {entry.rule}"
+        + (f" (at {entry.frame})" if entry.frame else "")
         for entry in entries[:limit]
     ]
     if len(entries) > limit:

@@ -1,6 +1,7 @@
 """The clock a script reads in a dry run: the virtual host clock instead of this machine's.
 
-Only the names in the module `time` are replaced; what imported them before (threading, queue) keeps real time.
+Only the names in the module `time` are replaced; what imported them before (threading, queue) keeps real
+time.
 """
 
 from __future__ import annotations
@@ -16,8 +17,14 @@ READING_NS = 100
 LONGEST_SLEEP_S = 0.01
 
 _NAMES = (
-    "time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "sleep",
-)  # fmt: skip
+    "time",
+    "time_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "monotonic",
+    "monotonic_ns",
+    "sleep",
+)
 
 
 class VirtualClock:

@@ -1,6 +1,7 @@
 """Weight files in a dry run: opened for names and shapes, their large tensors never read, and never written.
 
-Loading: safetensors maps its file and a copy to an unbacked tensor reads nothing, so it needs no change. `torch.load` is
+Loading: safetensors maps its file and a copy to an unbacked tensor reads nothing, so it needs no change.
+`torch.load` is
 made to map its file too. Distributed checkpoints skip large pieces. Saving values that do not exist raises.
 """
 
@@ -25,7 +26,8 @@ def refuse_unbacked(tensor: Any, doing: str) -> None:
     local = getattr(tensor, "_local_tensor", tensor)
     if isinstance(local, torch.Tensor) and local.device.type == "neuron" and not _C.is_backed(local):
         raise UnbackedReadError(
-            f"a dry run has no values for a tensor {tuple(tensor.shape)} of {tensor.dtype}, so {doing} would write zeros",
+            f"a dry run has no values for a tensor {tuple(tensor.shape)} of {tensor.dtype}, "
+            f"so {doing} would write zeros",
             where=_C.python_frame() or None,
             cure="leave saving out of the dry run, or run without --dry",
         )
@@ -43,7 +45,9 @@ class WeightFiles:
         self._replace(torch.serialization, "save", torch.save)
         if find_spec("safetensors") is not None:
             writer = importlib.import_module("safetensors.torch")
-            self._replace(writer, "_evaluate_tensors_for_save", _checked_tensors(writer._evaluate_tensors_for_save))
+            self._replace(
+                writer, "_evaluate_tensors_for_save", _checked_tensors(writer._evaluate_tensors_for_save)
+            )
         if torch.distributed.is_available():
             filesystem = importlib.import_module("torch.distributed.checkpoint.filesystem")
             reader, writer = filesystem.FileSystemReader, filesystem._FileSystemWriter
@@ -62,7 +66,8 @@ class WeightFiles:
 
 def _mapped_load(original: Callable[..., Any]) -> Callable[..., Any]:
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # Only files in the zip format can be mapped; map_location to a device still copies, and that copy reads nothing.
+        # Only files in the zip format can be mapped; map_location to a device still copies, and that copy
+        # reads nothing.
         if isinstance(f, str | os.PathLike) and kwargs.get("mmap") is None and zipfile.is_zipfile(f):
             kwargs["mmap"] = True
         return original(f, map_location, *args, **kwargs)

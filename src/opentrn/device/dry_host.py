@@ -33,17 +33,77 @@ _T = torch.Tensor
 # Factories that would write their memory; torch.zeros and torch.empty leave it to the system, lazily.
 _PLAIN = {torch.ones, torch.full, torch.rand, torch.randn, torch.normal}
 _LIKE = {
-    torch.ones_like, torch.full_like, torch.rand_like, torch.randn_like, torch.zeros_like, _T.new_ones, _T.new_full,
+    torch.ones_like,
+    torch.full_like,
+    torch.rand_like,
+    torch.randn_like,
+    torch.zeros_like,
+    _T.new_ones,
+    _T.new_full,
     _T.new_zeros,
-}  # fmt: skip
+}
 # In place by name, and only metadata by nature.
 _METADATA_IN_PLACE = frozenset(
-    ["requires_grad_", "t_", "transpose_", "unsqueeze_", "squeeze_", "resize_", "resize_as_", "set_", "share_memory_", "detach_", "swapaxes_", "swapdims_", "as_strided_", "rename_", "retain_grad_"]
+    [
+        "requires_grad_",
+        "t_",
+        "transpose_",
+        "unsqueeze_",
+        "squeeze_",
+        "resize_",
+        "resize_as_",
+        "set_",
+        "share_memory_",
+        "detach_",
+        "swapaxes_",
+        "swapdims_",
+        "as_strided_",
+        "rename_",
+        "retain_grad_",
+    ]
 )
-_IN_PLACE_OPERATORS = frozenset(["__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__setitem__"])
+_IN_PLACE_OPERATORS = frozenset(
+    ["__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__setitem__"]
+)
 # Never worth a second look: attributes, and reads that have to be real.
 _AS_IT_IS = frozenset(
-    ["__get__", "__set__", "__delete__", "__repr__", "__format__", "size", "dim", "numel", "nelement", "element_size", "stride", "storage_offset", "is_contiguous", "data_ptr", "untyped_storage", "is_floating_point", "is_complex", "register_hook", "requires_grad_", "__len__", "__hash__", "item", "tolist", "numpy", "__array__", "_is_view", "is_shared", "is_pinned", "get_device", "type_as", "backward", "__dlpack__", "__dlpack_device__", "save_for_backward", "is_same_size"]
+    [
+        "__get__",
+        "__set__",
+        "__delete__",
+        "__repr__",
+        "__format__",
+        "size",
+        "dim",
+        "numel",
+        "nelement",
+        "element_size",
+        "stride",
+        "storage_offset",
+        "is_contiguous",
+        "data_ptr",
+        "untyped_storage",
+        "is_floating_point",
+        "is_complex",
+        "register_hook",
+        "requires_grad_",
+        "__len__",
+        "__hash__",
+        "item",
+        "tolist",
+        "numpy",
+        "__array__",
+        "_is_view",
+        "is_shared",
+        "is_pinned",
+        "get_device",
+        "type_as",
+        "backward",
+        "__dlpack__",
+        "__dlpack_device__",
+        "save_for_backward",
+        "is_same_size",
+    ]
 )
 
 
@@ -63,7 +123,11 @@ class HostMode(TorchFunctionMode):
         super().__exit__(*error)
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if func in _PLAIN:
@@ -71,9 +135,13 @@ class HostMode(TorchFunctionMode):
         for value in args:
             if isinstance(value, _T) and value.is_cpu and _is_large(value):
                 return _on_large(func, args, kwargs)
-            if type(value) in (list, tuple) and value and isinstance(value[0], _T):
-                if any(isinstance(v, _T) and v.is_cpu and _is_large(v) for v in value):
-                    return _on_large(func, args, kwargs)
+            if (
+                type(value) in (list, tuple)
+                and value
+                and isinstance(value[0], _T)
+                and any(isinstance(v, _T) and v.is_cpu and _is_large(v) for v in value)
+            ):
+                return _on_large(func, args, kwargs)
         if kwargs:
             # torch.nn.init passes its tensor by name.
             first = kwargs.get("tensor")
@@ -130,14 +198,20 @@ def _plain_factory(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     if not _on_host(kwargs.get("device")) or kwargs.get("out") is not None or not _may_be_large(args, kwargs):
         return func(*args, **kwargs)
     try:
-        shape = func(*args, **{**kwargs, "device": "meta", "generator": None, "pin_memory": False}
-                     if func in (torch.rand, torch.randn) else {**kwargs, "device": "meta"})  # fmt: skip
+        shape = func(
+            *args,
+            **{**kwargs, "device": "meta", "generator": None, "pin_memory": False}
+            if func in (torch.rand, torch.randn)
+            else {**kwargs, "device": "meta"},
+        )
     except (TypeError, RuntimeError, NotImplementedError):
         return func(*args, **kwargs)
     if not _is_large(shape):
         return func(*args, **kwargs)
     note(_name(func), "large host tensor: reserved, not filled")
-    return untouched(shape.shape, shape.stride(), shape.dtype).requires_grad_(bool(kwargs.get("requires_grad")))
+    return untouched(shape.shape, shape.stride(), shape.dtype).requires_grad_(
+        bool(kwargs.get("requires_grad"))
+    )
 
 
 def _may_be_large(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -205,7 +279,9 @@ def _inferred(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
     """The shapes by the meta device. Views, small results, and what is no tensor are computed really."""
     stand_ins: list[torch.Tensor] = []
     try:
-        result = func(*_on_meta(args, stand_ins), **{k: _on_meta((v,), stand_ins)[0] for k, v in kwargs.items()})
+        result = func(
+            *_on_meta(args, stand_ins), **{k: _on_meta((v,), stand_ins)[0] for k, v in kwargs.items()}
+        )
     except Exception:  # no meta kernel, or an answer that needs values: compute it
         return func(*args, **kwargs)
     results = [r for r in _flat((result,)) if r is not None]

@@ -1,8 +1,12 @@
-"""What a collective costs, by closed formulas over the machine's network parameters. Every duration is *modelled*.
+"""What a collective costs, by closed formulas over the machine's network parameters. Every duration is
+*modelled*.
 
-Formulas: the α-β model of a ring and of a direct exchange (R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of
-Collective Communication Operations in MPICH", IJHPCA 2005); the algorithms that the vendor's collectives pages name for
-one instance are rings and, for small messages, meshes. α is the hop latency and β the bandwidth of the chip files, each
+Formulas: the α-β model of a ring and of a direct exchange (R. Thakur, R. Rabenseifner, W. Gropp,
+"Optimization of
+Collective Communication Operations in MPICH", IJHPCA 2005); the algorithms that the vendor's collectives
+pages name for
+one instance are rings and, for small messages, meshes. α is the hop latency and β the bandwidth of the
+chip files, each
 with its source there.
 """
 
@@ -14,15 +18,23 @@ from dataclasses import dataclass
 from typing import Any
 
 # Share of the total payload that has to pass a member's links, in units of (n−1)/n, and rounds of n−1 hops.
-_RING_PASSES = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2, "broadcast": 1, "reduce": 1, "gather": 1,
-                "scatter": 1}  # fmt: skip
+_RING_PASSES = {
+    "all_gather": 1,
+    "reduce_scatter": 1,
+    "all_reduce": 2,
+    "broadcast": 1,
+    "reduce": 1,
+    "gather": 1,
+    "scatter": 1,
+}
 
 
 @dataclass(frozen=True)
 class Span:
     """Where the members of a group sit.
 
-    members: ranks. instances: machines they are on. per_instance: members on the fullest. chips: chips of the fullest
+    members: ranks. instances: machines they are on. per_instance: members on the fullest. chips: chips of
+    the fullest
     instance in use. per_chip: members on the fullest chip.
     """
 
@@ -40,14 +52,20 @@ def span_of(ranks: Sequence[int], parameters: Mapping[str, Any]) -> Span:
     chips = Counter(rank // per_chip for rank in ranks)
     fullest = max(instances.values())
     used = len({rank // per_chip for rank in ranks if instances[rank // per_instance] == fullest})
-    return Span(len(ranks), len(instances), fullest, max(used // sum(c == fullest for c in instances.values()), 1),
-                max(chips.values()))  # fmt: skip
+    return Span(
+        len(ranks),
+        len(instances),
+        fullest,
+        max(used // sum(c == fullest for c in instances.values()), 1),
+        max(chips.values()),
+    )
 
 
 def collective_ns(kind: str, payload: int, span: Span, parameters: Mapping[str, Any]) -> int:
     """Duration in ns of one collective.
 
-    payload: bytes of the whole tensor: gathered output, scattered input, reduced tensor; for all_to_all what one member
+    payload: bytes of the whole tensor: gathered output, scattered input, reduced tensor; for all_to_all
+    what one member
     sends, for send and recv the message.
     """
     if span.members <= 1:
@@ -79,7 +97,8 @@ def _links(span: Span, parameters: Mapping[str, Any]) -> tuple[float, float, flo
     """(seconds per hop, bytes/s into one member's ring, mean hops between members) within an instance."""
     if span.chips <= 1:
         return parameters["same_chip_hop_ns"] * 1e-9, float(parameters["same_chip_bytes_per_s"]), 1.0
-    # A ring crosses a chip's border once however many members the chip has, so they share all of its links; inside the
+    # A ring crosses a chip's border once however many members the chip has, so they share all of its
+    # links; inside the
     # chip each member still takes the data in by DMA.
     outside = parameters["scale_up_bytes_per_s"] * span.per_chip
     bandwidth = min(outside, parameters["same_chip_bytes_per_s"])

@@ -1,6 +1,7 @@
 """FSDP2 with tensors of a dry run (torch 2.13).
 
-It tells whether a parameter moved by comparing storage addresses (`FSDPParam.reset_sharded_param`). Unbacked tensors have
+It tells whether a parameter moved by comparing storage addresses (`FSDPParam.reset_sharded_param`).
+Unbacked tensors have
 one too, in the device's address space; only reading bytes at it is refused. And it frees parameters by
 `storage.resize_(0)`, whose Python form asks for the bytes first; the operator form does not.
 """
@@ -20,7 +21,7 @@ from opentrn.device import _C
 @contextlib.contextmanager
 def unbacked_parameters() -> Iterator[None]:
     """Inside, FSDP2 works on unbacked parameters."""
-    module = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_param")
+    module: Any = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_param")
     owner = module.FSDPParam
     storages = module.alloc_storage, module.free_storage
     module.alloc_storage, module.free_storage = _allocate, _free
@@ -29,7 +30,11 @@ def unbacked_parameters() -> Iterator[None]:
     def reset_sharded_param(parameter: Any) -> Any:
         info = parameter._module_info
         local = getattr(getattr(info.module, info.param_name), "_local_tensor", None)
-        known = [t for t in (parameter._sharded_param_data, local) if type(t) is torch.Tensor and not _C.is_backed(t)]
+        known = [
+            t
+            for t in (parameter._sharded_param_data, local)
+            if type(t) is torch.Tensor and not _C.is_backed(t)
+        ]
         with _addresses({t.untyped_storage()._cdata: _storage_address(t) for t in known}):
             return original(parameter)
 
@@ -67,7 +72,7 @@ def _addresses(known: dict[int, int]) -> Iterator[None]:
         address = known.get(storage._cdata)
         return original(storage) if address is None else address
 
-    torch.UntypedStorage.data_ptr = data_ptr  # type: ignore[method-assign]
+    torch.UntypedStorage.data_ptr = data_ptr  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

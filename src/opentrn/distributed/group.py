@@ -1,6 +1,8 @@
-"""The c10d process group of a fake world: collectives infer their results and take modelled time on their own stream.
+"""The c10d process group of a fake world: collectives infer their results and take modelled time on their
+own stream.
 
-Every other rank is taken to hold what this rank holds. Results with bytes follow that (a sum over N equal ranks is N
+Every other rank is taken to hold what this rank holds. Results with bytes follow that (a sum over N equal
+ranks is N
 times the value); large unbacked results have no values anyway.
 """
 
@@ -18,6 +20,8 @@ from opentrn.distributed.cost import collective_ns, span_of
 
 BACKEND = "neuron"
 _ReduceOp = dist.ReduceOp
+# Untyped: the stub lists overloads of each collective that Python code never calls.
+_ProcessGroup: Any = dist.ProcessGroup
 
 
 class _Work(dist._Work):
@@ -53,7 +57,7 @@ class _Work(dist._Work):
         return self._future
 
 
-class FakeWorldGroup(dist.ProcessGroup):
+class FakeWorldGroup(_ProcessGroup):
     """A group of `size` ranks of which this process plays `rank`."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -103,7 +107,9 @@ class FakeWorldGroup(dist.ProcessGroup):
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
         return self._run("broadcast", _bytes(tensors), tensors, tensors)
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> _Work:
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> _Work:
         for gathered, given in zip(outputs, inputs, strict=True):
             for output in gathered:
                 _give(output, given)
@@ -125,7 +131,9 @@ class FakeWorldGroup(dist.ProcessGroup):
                     _give(part, given.reshape(-1))
         return self._run("all_gather", _bytes(outputs), inputs, outputs)
 
-    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> _Work:
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
+    ) -> _Work:
         for output, parts in zip(outputs, inputs, strict=True):
             self._reduce_equal(output, parts[self._rank], opts)
         flat = [tensor for parts in inputs for tensor in parts]
@@ -160,16 +168,22 @@ class FakeWorldGroup(dist.ProcessGroup):
                 _give(output, given)
         return self._run("all_to_all", _bytes(inputs), inputs, outputs)
 
-    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> _Work:
+    def gather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> _Work:
         for gathered, given in zip(outputs, inputs, strict=False):
             for output in gathered:
                 _give(output, given)
         return self._run("gather", _bytes(inputs) * self._size, inputs, [t for g in outputs for t in g])
 
-    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> _Work:
+    def scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
+    ) -> _Work:
         for output, parts in zip(outputs, inputs, strict=False):
             _give(output, parts[self._rank])
-        return self._run("scatter", _bytes(outputs) * self._size, [t for parts in inputs for t in parts], outputs)
+        return self._run(
+            "scatter", _bytes(outputs) * self._size, [t for parts in inputs for t in parts], outputs
+        )
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> _Work:
         return self._run("send", _bytes(tensors), tensors, [])
@@ -192,11 +206,14 @@ class FakeWorldGroup(dist.ProcessGroup):
         if op == _ReduceOp.SUM and output.dtype is not torch.bool:
             output.mul_(self._size)
 
-    def _run(self, kind: str, payload: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> _Work:
+    def _run(
+        self, kind: str, payload: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> _Work:
         tensors = [t for t in (*inputs, *outputs) if t.device.type == "neuron"]
         results = list(outputs)
         if not tensors and (inputs or outputs):
-            return _Work(results, None)  # of host tensors: by the hosts' network, which takes none of the device's time
+            # of host tensors: by the hosts' network, which takes none of the device's time
+            return _Work(results, None)
         index = tensors[0].device.index if tensors else _C.current_device()
         current = torch.neuron.current_stream(index)
         stream = self._streams.get(index)
@@ -252,5 +269,3 @@ def create_group(store: Any, rank: int, size: int, timeout: timedelta) -> FakeWo
             cure="use opentrn.distributed.fake_world(size) in a dry run, or backend 'gloo' with host tensors",
         )
     return FakeWorldGroup(rank, size)
-
-

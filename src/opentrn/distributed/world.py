@@ -28,16 +28,20 @@ class FakeStore(dist.Store):
 class fake_world:
     """Context manager: c10d programs run as rank `rank` of `size`, whatever backend they name.
 
-    The environment has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them;
-    LOCAL_RANK is 0, for one process drives one device. The default group exists inside; `init_process_group` of the script
-    is answered with it. Collectives are modelled (opentrn.distributed.cost), overlap with computation on their own stream,
+    The environment has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as
+    torchrun sets them;
+    LOCAL_RANK is 0, for one process drives one device. The default group exists inside;
+    `init_process_group` of the script
+    is answered with it. Collectives are modelled (opentrn.distributed.cost), overlap with computation on
+    their own stream,
     and give what N ranks that hold this rank's values would give.
     """
 
     def __init__(self, size: int, rank: int = 0) -> None:
         if size < 1 or not 0 <= rank < size:
             raise ConfigurationError(
-                f"there is no rank {rank} in a world of {size}", cure="give a size ≥ 1 and a rank from 0 to size − 1"
+                f"there is no rank {rank} in a world of {size}",
+                cure="give a size ≥ 1 and a rank from 0 to size − 1",
             )
         self.size, self.rank = size, rank
 
@@ -45,18 +49,25 @@ class fake_world:
         global _active
         if _active is not None or dist.is_initialized():
             raise ConfigurationError(
-                "this process is already part of a world", cure="destroy_process_group() first, or leave the fake world"
+                "this process is already part of a world",
+                cure="destroy_process_group() first, or leave the fake world",
             )
         _register()
         _active = self
-        values = {"RANK": self.rank, "WORLD_SIZE": self.size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1,
-                  "MASTER_ADDR": "localhost", "MASTER_PORT": 29500}  # fmt: skip
+        values = {
+            "RANK": self.rank,
+            "WORLD_SIZE": self.size,
+            "LOCAL_RANK": 0,
+            "LOCAL_WORLD_SIZE": 1,
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": 29500,
+        }
         self._environment = {name: os.environ.get(name) for name in values}
         os.environ.update({name: str(value) for name, value in values.items()})
-        self._replaced = {name: getattr(dist, name) for name in ("init_process_group", "destroy_process_group")}
-        dist.init_process_group(
-            group.BACKEND, store=FakeStore(), rank=self.rank, world_size=self.size
-        )
+        self._replaced = {
+            name: getattr(dist, name) for name in ("init_process_group", "destroy_process_group")
+        }
+        dist.init_process_group(group.BACKEND, store=FakeStore(), rank=self.rank, world_size=self.size)
         dist.init_process_group = _already_there  # type: ignore[assignment]
         self._patches = contextlib.ExitStack()
         self._patches.enter_context(unbacked_parameters())

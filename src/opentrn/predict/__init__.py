@@ -1,4 +1,5 @@
-"""`opentrn predict`: will a model fit on a machine and how fast does it train or serve, by dry runs without a script."""
+"""`opentrn predict`: will a model fit on a machine and how fast does it train or serve, by dry runs
+without a script."""
 
 from __future__ import annotations
 

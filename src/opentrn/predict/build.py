@@ -1,9 +1,10 @@
-"""From a configuration to a Hugging Face model on the device, whole or sharded by FSDP2, and the work of one step."""
+"""From a configuration to a Hugging Face model on the device, whole or sharded by FSDP2, and the work of
+one step."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -22,32 +23,49 @@ def configuration(model: Model, plan: Plan) -> Any:
     """The transformers configuration. ConfigurationError for what transformers does not know or refuses."""
     from transformers import AutoConfig
 
-    fields = {k: v for k, v in model.config.items() if k not in ("model_type", "quantization_config", "torch_dtype", "dtype")}
+    fields = {
+        k: v
+        for k, v in model.config.items()
+        if k not in ("model_type", "quantization_config", "torch_dtype", "dtype")
+    }
     try:
         config = AutoConfig.for_model(model.config["model_type"], **fields)
     except ValueError as error:
         raise ConfigurationError(
-            f"transformers knows no model type '{model.config['model_type']}'", where=model.source,
+            f"transformers knows no model type '{model.config['model_type']}'",
+            where=model.source,
             cure="check the field, or upgrade transformers",
-        ) from error  # fmt: skip
+        ) from error
     except (TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(
-            f"transformers refuses the configuration: {error}", where=model.source, cure="correct the field it names"
+            f"transformers refuses the configuration: {error}",
+            where=model.source,
+            cure="correct the field it names",
         ) from error
-    config._attn_implementation = plan.attention
     longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     if longest and not is_image(model) and plan.sequence > longest:
         raise ConfigurationError(
-            f"a sequence of {plan.sequence} exceeds the model's {longest} positions", where=model.source,
+            f"a sequence of {plan.sequence} exceeds the model's {longest} positions",
+            where=model.source,
             cure=f"give --sequence of at most {longest}",
-        )  # fmt: skip
+        )
     return config
+
+
+def attention_of(factory: Any, config: Any, plan: Plan) -> str:
+    """The plan's attention, or "eager" where the architecture has no other (gpt-oss has attention sinks)."""
+    architecture = factory._model_mapping.get(type(config), None)
+    if isinstance(architecture, tuple):
+        architecture = architecture[0]
+    return plan.attention if getattr(architecture, "_supports_sdpa", True) else "eager"
 
 
 def is_image(model: Model) -> bool:
     """Whether the model classifies images."""
     names = model.config.get("architectures") or [""]
-    return "ImageClassification" in names[0] or "image_size" in model.config and "vocab_size" not in model.config
+    return "ImageClassification" in names[0] or (
+        "image_size" in model.config and "vocab_size" not in model.config
+    )
 
 
 def build(model: Model, plan: Plan) -> nn.Module:
@@ -56,6 +74,9 @@ def build(model: Model, plan: Plan) -> nn.Module:
 
     config = configuration(model, plan)
     factory = AutoModelForImageClassification if is_image(model) else AutoModelForCausalLM
+    config._attn_implementation = attention_of(factory, config, plan)
+    if plan.mode == "train" and hasattr(config, "use_cache"):
+        config.use_cache = False
     before = torch.get_default_dtype()
     torch.set_default_dtype(_DTYPES[plan.precision])
     try:
@@ -63,15 +84,18 @@ def build(model: Model, plan: Plan) -> nn.Module:
             built = factory.from_config(config)
     except (TypeError, KeyError, AttributeError, ValueError, ZeroDivisionError) as error:
         raise ConfigurationError(
-            f"transformers cannot build the model: {type(error).__name__}: {error}", where=model.source,
+            f"transformers cannot build the model: {type(error).__name__}: {error}",
+            where=model.source,
             cure="correct the fields of the configuration that it names",
-        ) from error  # fmt: skip
+        ) from error
     finally:
         torch.set_default_dtype(before)
     built.train(plan.mode == "train")
     if plan.checkpointing and plan.mode == "train":
         if not getattr(built, "supports_gradient_checkpointing", False):
-            raise UnsupportedError(f"{type(built).__name__} has no activation checkpointing", cure="leave it off")
+            raise UnsupportedError(
+                f"{type(built).__name__} has no activation checkpointing", cure="leave it off"
+            )
         built.gradient_checkpointing_enable({"use_reentrant": False})
     return _shard(built, plan) if plan.cores > 1 else built
 
@@ -158,7 +182,7 @@ class Workload:
         return contextlib.nullcontext()
 
     def _make_inputs(self) -> dict[str, torch.Tensor]:
-        plan, config = self.plan, self.model.config
+        plan, config = self.plan, cast(Any, self.model.config)
         if self._image:
             size = (plan.batch, config.num_channels, config.image_size, config.image_size)
             dtype = torch.bfloat16 if plan.precision == "bf16" else torch.float32

@@ -16,12 +16,15 @@ class Plan:
     """One prediction.
 
     model: a name of the catalogue, or the path of a Hugging Face config.json.
-    mode: "train" is forward, backward and optimizer; "prefill" reads a prompt; "decode" writes one token per step after
+    mode: "train" is forward, backward and optimizer; "prefill" reads a prompt; "decode" writes one token
+    per step after
     a prompt of `sequence` tokens.
     batch: samples per logical core and step. sequence: tokens per sample (images: ignored).
-    precision: "bf16" parameters, gradients and optimizer state in bfloat16; "fp32" all in float32; "amp" float32 master
+    precision: "bf16" parameters, gradients and optimizer state in bfloat16; "fp32" all in float32; "amp"
+    float32 master
     parameters and bfloat16 computation (autocast, or FSDP2's mixed-precision policy).
-    cores: logical cores; more than one shards parameters, gradients and optimizer state over all of them (FSDP2).
+    cores: logical cores; more than one shards parameters, gradients and optimizer state over all of them
+    (FSDP2).
     steps: timed steps; the first of a training run also makes the optimizer's state.
     attention: Hugging Face attention implementation, "sdpa" or "eager".
     """
@@ -46,9 +49,15 @@ class Plan:
             ("attention", self.attention, ("sdpa", "eager")),
         ):
             if value not in choices:
-                raise ConfigurationError(f"{name} '{value}' is not one of {', '.join(choices)}", cure="choose one")
-        for name, number in (("batch", self.batch), ("sequence", self.sequence), ("cores", self.cores),
-                             ("steps", self.steps)):  # fmt: skip
+                raise ConfigurationError(
+                    f"{name} '{value}' is not one of {', '.join(choices)}", cure="choose one"
+                )
+        for name, number in (
+            ("batch", self.batch),
+            ("sequence", self.sequence),
+            ("cores", self.cores),
+            ("steps", self.steps),
+        ):
             if number < 1:
                 raise ConfigurationError(f"{name} is {number}", cure=f"give a {name} of at least 1")
 

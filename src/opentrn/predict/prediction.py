@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -42,8 +43,8 @@ class Shortage:
     def sentence(self) -> str:
         held = ", ".join(f"{name} {size / _GIB:.2f} GiB" for name, size in self.held)
         return (
-            f"does not fit, by {self.missing / _GIB:.2f} GiB ({self.needed / _GIB:.2f} needed, {self.capacity / _GIB:.2f} "
-            f"there), first at {self.module or 'outside any module'} in {self.phase}, held by {held}"
+            f"does not fit, by {self.missing / _GIB:.2f} GiB ({self.needed / _GIB:.2f} needed, "
+            f"{self.capacity / _GIB:.2f} there), first at {self.module or 'outside any module'} in {self.phase}, held by {held}"
         )
 
 
@@ -51,7 +52,8 @@ class Shortage:
 class Prediction:
     """The answer. Figures of `summary` are of one logical core; `shortage` is None where the plan fits.
 
-    parameters: counted; published: by the model's card, None where unknown. fixes: changes that were tried, each with
+    parameters: counted; published: by the model's card, None where unknown. fixes: changes that were
+    tried, each with
     its outcome.
     """
 
@@ -79,19 +81,32 @@ class Prediction:
         row = self.summary.headline
         return {
             "plan": asdict(self.plan),
-            "model": {"name": self.model.name, "source": self.model.source, "published_parameters": self.model.parameters},
+            "model": {
+                "name": self.model.name,
+                "source": self.model.source,
+                "published_parameters": self.model.parameters,
+            },
             "parameters": self.parameters,
             "fits": self.fits,
-            "shortage": None if self.shortage is None else {**asdict(self.shortage), "missing": self.shortage.missing},
+            "shortage": None
+            if self.shortage is None
+            else {**asdict(self.shortage), "missing": self.shortage.missing},
             "step_s": None if row is None else row.duration_ns * 1e-9,
             "tokens_per_s": self.tokens_per_s,
             "mfu": None if row is None else row.mfu_formula,
-            "fixes": [{"change": change, "fits": p.fits, "tokens_per_s": p.tokens_per_s,
-                       "peak_bytes": p.summary.peak.allocated if p.summary.peak else None} for change, p in self.fixes],
+            "fixes": [
+                {
+                    "change": change,
+                    "fits": p.fits,
+                    "tokens_per_s": p.tokens_per_s,
+                    "peak_bytes": p.summary.peak.allocated if p.summary.peak else None,
+                }
+                for change, p in self.fixes
+            ],
             "stood_in": [asdict(entry) for entry in dry.ledger()],
             "assumptions": self.assumptions,
             "report": self.summary.as_json(),
-        }  # fmt: skip
+        }
 
 
 class _WatchingSource(DeviceSource):
@@ -111,7 +126,10 @@ class _WatchingSource(DeviceSource):
             running = self._allocated + np.cumsum(change)
             over = np.flatnonzero(running > self._capacity)
             if len(over):
-                self.crossing = (int(columns["module"][first][over[0]]), int(columns["phase"][first][over[0]]))
+                self.crossing = (
+                    int(columns["module"][first][over[0]]),
+                    int(columns["phase"][first][over[0]]),
+                )
             elif len(running):
                 self._allocated = int(running[-1])
         return columns
@@ -140,7 +158,8 @@ def _attach(plan: Plan) -> None:
     per_instance = int(found.device_parameters()["devices_per_instance"])
     if plan.cores > per_instance and plan.cores % per_instance:
         raise ConfigurationError(
-            f"{plan.cores} cores are no whole number of {plan.instance}, which has {per_instance} logical cores",
+            f"{plan.cores} cores are no whole number of {plan.instance}, "
+            f"which has {per_instance} logical cores",
             cure=f"give at most {per_instance}, or a multiple of it",
         )
     if _C.is_attached() and _C.instance() == plan.instance:
@@ -159,7 +178,8 @@ def _run(plan: Plan, model: catalogue.Model) -> Prediction:
     capacity = _C.memory_capacity(0)
     _C.set_memory_fraction(0, _NO_LIMIT)
     try:
-        with dry.dry_run():
+        with warnings.catch_warnings(), dry.dry_run():
+            warnings.simplefilter("ignore", FutureWarning)  # of transformers, about names it will change
             if plan.cores == 1:
                 return _watched(plan, model, capacity)
             with fake_world(plan.cores):
@@ -188,12 +208,15 @@ def _watched(plan: Plan, model: catalogue.Model, capacity: int) -> Prediction:
     except OpenTRNError:
         session.stop("failed")
         raise
+    used = built.config._attn_implementation
     record = session.stop(ended, dry.ledger_lines())
     del work, built
     summary = summarize(record)
     prediction = Prediction(plan, model, summary, parameters, None)
     prediction.shortage = _shortage(source, summary, capacity)
     prediction.assumptions = _assumptions(plan, model, parameters)
+    if used != plan.attention:
+        prediction.assumptions.append(f"attention: {used}, for the architecture has no {plan.attention}")
     return prediction
 
 
@@ -218,12 +241,16 @@ def _assumptions(plan: Plan, model: catalogue.Model, parameters: int) -> list[st
     lines = [f"configuration: {model.source}"]
     if model.parameters is not None:
         agrees = "equal to" if model.parameters == parameters else "unlike"
-        lines.append(f"{parameters:,} parameters, {agrees} the published {model.parameters:,} {model.note}".rstrip())
+        lines.append(
+            f"{parameters:,} parameters, {agrees} the published {model.parameters:,} {model.note}".rstrip()
+        )
     else:
         lines.append(f"{parameters:,} parameters (counted)")
     if plan.cores > 1:
-        lines.append("collectives are modelled: ring or direct exchange at the chip files' bandwidths and latencies; "
-                     "all ranks are taken to be equal to rank 0")  # fmt: skip
+        lines.append(
+            "collectives are modelled: ring or direct exchange at the chip files' bandwidths and latencies; "
+            "all ranks are taken to be equal to rank 0"
+        )
     if any(model.config.get(n) for n in ("num_experts", "num_local_experts", "n_routed_experts")):
         lines.append("experts: assumed to be used equally often (stand-in indices are balanced)")
     return lines

@@ -1,4 +1,5 @@
-"""The prediction as one page, in the terminal and as self-contained HTML: the explorer's report with the verdict before it."""
+"""The prediction as one page, in the terminal and as self-contained HTML: the explorer's report with the
+verdict before it."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def print_report(prediction: Prediction, console: Console) -> None:
 
 
 def _fixes(prediction: Prediction) -> Table:
-    table = Table(title="What would make it fit (each run dry)", title_justify="left", box=None, padding=(0, 2))
+    table = Table(
+        title="What would make it fit (each run dry)", title_justify="left", box=None, padding=(0, 2)
+    )
     for name in ("change", "", "peak per core", "tokens/s"):
         table.add_column(name)
     for change, found in prediction.fixes:
@@ -73,7 +76,9 @@ def _fix_cells(found: Prediction) -> tuple[str, str, str]:
 def page(prediction: Prediction) -> str:
     """The page as HTML."""
     rows = "".join(
-        f"<tr><td>{escape(change)}</td>" + "".join(f"<td>{escape(cell)}</td>" for cell in _fix_cells(found)) + "</tr>"
+        f"<tr><td>{escape(change)}</td>"
+        + "".join(f"<td>{escape(cell)}</td>" for cell in _fix_cells(found))
+        + "</tr>"
         for change, found in prediction.fixes
     )
     fixes = f"<h2>What would make it fit (each run dry)</h2><table>{rows}</table>" if rows else ""
@@ -93,5 +98,6 @@ def write(prediction: Prediction, path: Path) -> None:
         path.write_text(page(prediction), encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(
-            f"cannot write the report to '{path}': {error.strerror or error}", cure="name a file that can be written"
+            f"cannot write the report to '{path}': {error.strerror or error}",
+            cure="name a file that can be written",
         ) from error
