@@ -8,7 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CEILING = 640  # lines of one source file; design: about 600
-SOURCES = {"csrc": ("*.cpp", "*.h"), "src/opentrn": ("*.py",), "tests": ("*.py",), "benchmarks": ("*.py",), "examples": ("*.py",)}
+SOURCES = {
+    "csrc": ("*.cpp", "*.h"),
+    "src/opentrn": ("*.py",),
+    "tests": ("*.py",),
+    "benchmarks": ("*.py",),
+    "examples": ("*.py",),
+}
 
 
 def package_of(path: Path) -> str:

@@ -22,7 +22,8 @@ def environment_page() -> str:
         [
             "# Environment variables",
             "",
-            "Generated from `src/opentrn/settings.py` by `make docs`. Variables that do not begin with OPENTRN_ are the",
+            "Generated from `src/opentrn/settings.py` by `make docs`. "
+            "Variables that do not begin with OPENTRN_ are the",
             "real stack's, with their documented meaning.",
             "",
             "| variable | default | values | meaning |",
