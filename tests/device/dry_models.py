@@ -59,7 +59,14 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "persimmon": _TEXT,
     "opt": {**_TEXT, "ffn_dim": 256, "word_embed_proj_dim": HIDDEN},
     "bloom": {"hidden_size": HIDDEN, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": VOCABULARY},
-    "falcon": {**_TEXT, "new_decoder_architecture": True, "num_kv_heads": 2},
+    "falcon": {
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "vocab_size": VOCABULARY,
+        "new_decoder_architecture": True,
+        "num_kv_heads": 2,
+    },
     "gpt_bigcode": _GPT,
 }
 MASKED: dict[str, dict[str, Any]] = {

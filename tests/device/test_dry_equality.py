@@ -33,9 +33,11 @@ def watch(work: Callable[[], Any], dry: bool) -> Seen:
     inferred = _C.dry_counters()["inferred"]
     with opentrn.dry_run() if dry else contextlib.nullcontext():
         _C.trace_start({"shapes": True, "frames": False})
-        kept = work()
-        rows = _C.trace_drain()
-        _C.trace_stop()
+        try:
+            kept = work()
+        finally:
+            rows = _C.trace_drain()
+            _C.trace_stop()
     names = _C.trace_names()
     peak, allocated = torch.neuron.max_memory_allocated() - before, torch.neuron.memory_allocated() - before
     del kept

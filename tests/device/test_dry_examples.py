@@ -20,7 +20,6 @@ EXACT = {
     "train_qwen3": 2,
     "activation_checkpointing": 2,
     "autocast_bf16": 2,
-    "lora": 2,
     "data_loading": 2,
     "accelerate_loop": 2,
     "hugging_face_trainer": 2,
@@ -61,3 +60,10 @@ def test_example_is_the_same_dry(example, name):
 @pytest.mark.parametrize("name", list(TO_THE_END))
 def test_example_runs_dry_to_its_end(example, name):
     assert watch(lambda: example(name, TO_THE_END[name]), dry=True).operators
+
+
+@pytest.mark.parametrize("name", ["lora", "checkpoint_and_resume"])
+def test_example_that_saves_is_refused_at_the_save(example, name):
+    with pytest.raises(RuntimeError, match="no bytes|no values") as caught:
+        watch(lambda: example(name, 2), dry=True)
+    assert "what to do" in str(caught.value)

@@ -114,6 +114,8 @@ def _shard(model: nn.Module, plan: Plan) -> nn.Module:
     options: dict[str, Any] = {"mesh": mesh}
     if plan.precision == "amp":
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    # FSDP2 takes one type for all parameters; some architectures keep a few (router weights) in float32.
+    model.to(_DTYPES[plan.precision])
     for layer in layers_of(model):
         fully_shard(layer, **options)
     fully_shard(model, **options)

@@ -44,7 +44,8 @@ class Shortage:
         held = ", ".join(f"{name} {size / _GIB:.2f} GiB" for name, size in self.held)
         return (
             f"does not fit, by {self.missing / _GIB:.2f} GiB ({self.needed / _GIB:.2f} needed, "
-            f"{self.capacity / _GIB:.2f} there), first at {self.module or 'outside any module'} in {self.phase}, held by {held}"
+            f"{self.capacity / _GIB:.2f} there), first at {self.module or 'outside any module'} "
+            f"in {self.phase}, held by {held}"
         )
 
 
