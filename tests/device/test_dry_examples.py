@@ -64,6 +64,6 @@ def test_example_runs_dry_to_its_end(example, name):
 
 @pytest.mark.parametrize("name", ["lora", "checkpoint_and_resume"])
 def test_example_that_saves_is_refused_at_the_save(example, name):
-    with pytest.raises(RuntimeError, match="no bytes|no values") as caught:
+    with pytest.raises(RuntimeError, match=r"no bytes|no values") as caught:
         watch(lambda: example(name, 2), dry=True)
     assert "what to do" in str(caught.value)
