@@ -58,3 +58,22 @@ def test_unknown_submodules_stay_unknown():
     """)
         == "nki.nothing"
     )
+
+
+def test_the_compiler_names_give_programs(tmp_path):
+    import numpy as np
+
+    import nki.language as nl
+    from nki.compiler.frontend import ParserFrontend
+    from opentrn.core import Program
+
+    def kernel(x):
+        out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+        nl.store(out, nl.load(x))
+        return out
+
+    compiled = ParserFrontend().compile(
+        kernel, inputs={"x": np.zeros((128, 4), np.float32)}, target="trn2", lnc=1, artifacts_dir=str(tmp_path)
+    )
+    saved = Program.from_bytes((tmp_path / "program.bin").read_bytes())
+    assert saved.instruction_count == compiled.program.instruction_count > 0

@@ -23,6 +23,11 @@ def static_cast(array: Any, dtype: Any) -> np.ndarray:
     return array.astype(np.float32).astype(host) if array.dtype.kind == "V" else array.astype(host)
 
 
+def sizeinbytes(dtype: Any) -> int:
+    """Bytes of one element."""
+    return host_type(name_of(dtype)).itemsize
+
+
 def is_float_type(dtype: Any) -> bool:
     """Is it a floating-point type (packed ones included)?"""
     name = name_of(dtype)
