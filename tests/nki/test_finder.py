@@ -61,10 +61,10 @@ def test_unknown_submodules_stay_unknown():
 
 
 def test_the_compiler_names_give_programs(tmp_path):
-    import numpy as np
-
     import nki.language as nl
+    import numpy as np
     from nki.compiler.frontend import ParserFrontend
+
     from opentrn.core import Program
 
     def kernel(x):
@@ -73,7 +73,11 @@ def test_the_compiler_names_give_programs(tmp_path):
         return out
 
     compiled = ParserFrontend().compile(
-        kernel, inputs={"x": np.zeros((128, 4), np.float32)}, target="trn2", lnc=1, artifacts_dir=str(tmp_path)
+        kernel,
+        inputs={"x": np.zeros((128, 4), np.float32)},
+        target="trn2",
+        lnc=1,
+        artifacts_dir=str(tmp_path),
     )
     saved = Program.from_bytes((tmp_path / "program.bin").read_bytes())
     assert saved.instruction_count == compiled.program.instruction_count > 0

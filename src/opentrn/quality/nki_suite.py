@@ -126,7 +126,8 @@ def nki(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Run a public kernel suite's own tests on the virtual core. Exit code 1 below 98 % of the cases that ran."""
+    """Run a public kernel suite's own tests on the virtual core. Exit code 1 below 98 % of the cases that
+    ran."""
     directory = suite.resolve()
     found = detect(directory)
     results = results.resolve()
