@@ -70,6 +70,8 @@ at::Tensor to_device(at::Tensor&& host, c10::DeviceIndex index) {
 }
 
 void copy_geometry(const at::TensorBase& from, const at::TensorBase& to) {
+  if (C10_UNLIKELY(from.is_conj() != to.is_conj())) to.unsafeGetTensorImpl()->_set_conj(from.is_conj());
+  if (C10_UNLIKELY(from.is_neg() != to.is_neg())) to.unsafeGetTensorImpl()->_set_neg(from.is_neg());
   if (from.sizes() == to.sizes() && from.strides() == to.strides() && from.storage_offset() == to.storage_offset()) {
     return;
   }

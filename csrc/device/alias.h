@@ -19,7 +19,7 @@ at::Tensor device_tensor(c10::Storage storage, const at::TensorBase& host);
 // A CPU result as a tensor of device `index`, around the same bytes. Reuses the tensor object where nobody else has it.
 at::Tensor to_device(at::Tensor&& host, c10::DeviceIndex index);
 
-// Copies sizes, strides and offset of `from` to `to`, where they differ.
+// Copies sizes, strides, offset and the conjugate and negative bits of `from` to `to`, where they differ.
 void copy_geometry(const at::TensorBase& from, const at::TensorBase& to);
 
 }  // namespace opentrn::device

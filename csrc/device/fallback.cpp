@@ -122,7 +122,7 @@ int register_fallback() {
   // is therefore registered directly; the list is read from the dispatcher, so it cannot be out of step with PyTorch.
   torch::Library& aten = new_library("aten", c10::DispatchKey::PrivateUse1);
   // Composite kernels that reach for a stub of the tensor's own device type, which only CPU has.
-  for (const char* name : {"conj_physical_", "addr_"}) {
+  for (const char* name : {"conj_physical_", "addr_", "mode.values"}) {
     aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>()));
   }
   // One call on a list of tensors is one operator of the device, as on other accelerators, not one per tensor.

@@ -1,4 +1,5 @@
-"""OpenTRN: native PyTorch on a virtual NeuronCore. `import torch` loads the device; this module is its own API."""
+"""OpenTRN: native PyTorch on a virtual NeuronCore. `import torch` loads the device; this module is its own
+API."""
 
 from __future__ import annotations
 

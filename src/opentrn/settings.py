@@ -28,6 +28,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("OPENTRN_NUMERICS", "host", ("host",), "where eager values come from: PyTorch's CPU kernels"),
     Variable("OPENTRN_AS", "", ("", "torchneuron-2.33"), "behave and refuse as this release of the real stack"),
     Variable("OPENTRN_GUARD", "0", ("0", "1"), "1 (tests): device memory is inaccessible outside an operator"),
+    Variable("OPENTRN_SUITE_RESULTS", "", (), "file that `opentrn quality nki` lets a kernel suite write its results to"),
+    Variable("OPENTRN_SUITE_SAMPLE", "0", (), "cases a test file of a kernel suite; 0: all"),
     Variable("NEURON_RT_VISIBLE_CORES", "", (), "logical cores this process sees: indices and ranges, 0-3,8"),
     Variable("NEURON_RT_NUM_CORES", "", (), "how many logical cores this process sees"),
     Variable("NEURON_LOGICAL_NC_CONFIG", "", (), "physical cores per logical core"),
@@ -41,7 +43,8 @@ _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
 def get(name: str) -> str:
-    """The value of a variable of the table, its default if unset. Raises ConfigurationError outside its choices."""
+    """The value of a variable of the table, its default if unset. Raises ConfigurationError outside its
+    choices."""
     variable = _BY_NAME[name]
     value = os.environ.get(name, variable.default)
     if variable.choices and value not in variable.choices:

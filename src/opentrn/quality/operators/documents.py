@@ -18,6 +18,10 @@ _SECTIONS: dict[str, tuple[str, str]] = {
         "Values come from the device's own generator, so they are not CPU's. Shape, strides, dtype and "
         "aliasing are compared; values too where CPU gives the same under two seeds.",
     ),
+    "device_path": (
+        "Another path on accelerators",
+        "PyTorch computes these otherwise on an accelerator than on CPU. Everything but the bits is compared.",
+    ),
     "irreproducible": (
         "Not reproducible on CPU",
         "CPU's own bits change with an argument's address or with what freed memory held. Everything but the "

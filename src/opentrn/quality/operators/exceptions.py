@@ -5,6 +5,7 @@ An exception excuses a difference only as far as its rule goes, and only where t
     random          CPU gives other bits under another seed
     uninitialised   the result's elements are never written; shape, strides and aliasing are still compared
     irreproducible  CPU gives other bits on another run, with other addresses or other freed memory
+    device_path     PyTorch's Python code itself computes otherwise on an accelerator than on CPU; only bits may differ
     unsupported     the device does not do it; every kind of difference is excused, and the reason says why
 """
 
@@ -25,6 +26,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "random": (frozenset({"bits"}), frozenset({"seed"})),
     "uninitialised": (frozenset({"bits"}), frozenset()),
     "irreproducible": (frozenset({"bits"}), frozenset({"seed", "alignment", "memory"})),
+    "device_path": (frozenset({"bits"}), frozenset()),
     "unsupported": (frozenset({"error", "structure", "metadata", "aliasing", "bits"}), frozenset()),
 }
 
