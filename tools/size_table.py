@@ -8,6 +8,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CEILING = 640  # lines of one source file; design: about 600
+# Longer ones, each with what it waits for.
+ALLOWED = {
+    "tests/core/oracle_numpy.py": 1100,  # one interpretation an instruction; to be split by engine
+    "csrc/core/time.cpp": 960,  # the walk and its extrapolation; to be split
+}
 SOURCES = {
     "csrc": ("*.cpp", "*.h"),
     "src/opentrn": ("*.py",),
@@ -37,7 +42,11 @@ def main() -> int:
     for package in sorted(lines):
         print(f"{lines[package]:7d} lines {files[package]:4d} files  {package}")
     print(f"{sum(lines.values()):7d} lines {sum(files.values()):4d} files  in all")
-    too_long = [(count, path) for count, path in sorted(longest, reverse=True) if count > CEILING]
+    too_long = [
+        (count, path)
+        for count, path in sorted(longest, reverse=True)
+        if count > ALLOWED.get(str(path.relative_to(ROOT)), CEILING)
+    ]
     for count, path in too_long:
         print(f"too long: {count} lines (at most {CEILING}): {path.relative_to(ROOT)}", file=sys.stderr)
     return 1 if too_long else 0

@@ -6,7 +6,8 @@
 namespace core {
 
 Builder::Builder(const std::string& chip, int cores, const std::string& name) : program(std::make_shared<Program>()) {
-  if (cores != 1 && cores != 2) fail(Category::configuration, "a logical core has 1 or 2 cores, not " + std::to_string(cores));
+  if (cores != 1 && cores != 2)
+    fail(Category::configuration, "a logical core has 1 or 2 cores, not " + std::to_string(cores));
   program->chip = find_chip(chip).name;
   program->name = name;
   program->cores = cores;
@@ -16,19 +17,29 @@ Builder::Builder(const std::string& chip, int cores, const std::string& name) : 
 }
 
 void Builder::select_core(int core) {
-  if (core < 0 || core >= program->cores) fail(Category::configuration, "core " + std::to_string(core) + " of a program with " + std::to_string(program->cores));
+  if (core < 0 || core >= program->cores)
+    fail(Category::configuration,
+         "core " + std::to_string(core) + " of a program with " + std::to_string(program->cores));
   core_ = core;
 }
 
-void Builder::set_source(const std::string& file, int line) { source_ = program->intern_source({program->intern_text(file), line}); }
+void Builder::set_source(const std::string& file, int line) {
+  source_ = program->intern_source({program->intern_text(file), line});
+}
 
 i32 Builder::hbm(const std::string& name, std::vector<i32> shape, Dtype dtype, BufferKind kind, std::vector<u8> data) {
   for (i32 i = 0; i < i32(program->buffers.size()); ++i) {
     const Buffer& b = program->buffers[i];
-    if (b.space != Space::hbm || b.name != name || b.kind != kind || (kind == BufferKind::private_scratch && b.core != core_)) continue;
+    if (b.space != Space::hbm || b.name != name || b.kind != kind ||
+        (kind == BufferKind::private_scratch && b.core != core_))
+      continue;
     if (kind == BufferKind::private_scratch) break;
-    if (b.shape != shape || b.dtype != dtype) throw Error(Category::configuration, "HBM tensor '" + name + "' exists with another shape or dtype", place(), "give it another name");
-    if (b.data != data) throw Error(Category::configuration, "constant '" + name + "' exists with other values", place(), "give it another name");
+    if (b.shape != shape || b.dtype != dtype)
+      throw Error(Category::configuration, "HBM tensor '" + name + "' exists with another shape or dtype", place(),
+                  "give it another name");
+    if (b.data != data)
+      throw Error(Category::configuration, "constant '" + name + "' exists with other values", place(),
+                  "give it another name");
     return i;
   }
   Buffer b;
@@ -42,7 +53,8 @@ i32 Builder::hbm(const std::string& name, std::vector<i32> shape, Dtype dtype, B
   return i32(program->buffers.size()) - 1;
 }
 
-i32 Builder::tile(Space space, const std::string& name, std::vector<i32> shape, Dtype dtype, i32 partition, i64 byte, bool pinned) {
+i32 Builder::tile(Space space, const std::string& name, std::vector<i32> shape, Dtype dtype, i32 partition, i64 byte,
+                  bool pinned) {
   Buffer b;
   b.name = name;
   b.space = space;
@@ -52,17 +64,30 @@ i32 Builder::tile(Space space, const std::string& name, std::vector<i32> shape, 
   if (shape.empty()) throw Error(Category::configuration, "tensor '" + name + "' has no partition dimension", place());
   i64 row = size_of(dtype), partitions = 0;
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    if (!program->expressions.is_constant(shape[d])) throw Error(Category::configuration, "the shape of on-chip tensor '" + name + "' is not constant", place());
+    if (!program->expressions.is_constant(shape[d]))
+      throw Error(Category::configuration, "the shape of on-chip tensor '" + name + "' is not constant", place());
     (d ? row : partitions) = d ? row * program->expressions.value(shape[d]) : program->expressions.value(shape[0]);
   }
   const Chip& chip = find_chip(program->chip);
   const i64 capacity = i64(chip[space == Space::sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]);
   const std::string where = space_names[int(space)];
-  if (partitions < 1 || partitions > partitions_max) throw Error(Category::capacity, "tensor '" + name + "' has " + std::to_string(partitions) + " partitions; " + where + " has 128", place(), "tile the first dimension");
-  if (row > capacity) throw Error(Category::capacity, "tensor '" + name + "' needs " + std::to_string(row) + " bytes per partition; " + where + " has " + std::to_string(capacity), place(), "tile the free dimensions");
+  if (partitions < 1 || partitions > partitions_max)
+    throw Error(Category::capacity,
+                "tensor '" + name + "' has " + std::to_string(partitions) + " partitions; " + where + " has 128",
+                place(), "tile the first dimension");
+  if (row > capacity)
+    throw Error(Category::capacity,
+                "tensor '" + name + "' needs " + std::to_string(row) + " bytes per partition; " + where + " has " +
+                    std::to_string(capacity),
+                place(), "tile the free dimensions");
   if (pinned) {
     if (partition < 0 || partition + partitions > partitions_max || byte < 0 || byte + row > capacity)
-      throw Error(Category::out_of_bounds, "tensor '" + name + "' is pinned at partition " + std::to_string(partition) + ", byte " + std::to_string(byte) + " and ends at partition " + std::to_string(partition + partitions) + ", byte " + std::to_string(byte + row) + "; " + where + " has 128 partitions of " + std::to_string(capacity) + " bytes", place());
+      throw Error(Category::out_of_bounds,
+                  "tensor '" + name + "' is pinned at partition " + std::to_string(partition) + ", byte " +
+                      std::to_string(byte) + " and ends at partition " + std::to_string(partition + partitions) +
+                      ", byte " + std::to_string(byte + row) + "; " + where + " has 128 partitions of " +
+                      std::to_string(capacity) + " bytes",
+                  place());
     b.partition = partition;
     b.byte = byte;
   }
@@ -85,7 +110,8 @@ i32 Builder::whole(i32 id) {
   i32 stride = p.expressions.constant(1);
   a.dims = u8(dims);
   i32 last = p.expressions.constant(1);
-  for (int d = int(b.shape.size()) - 1; d >= dims - 1 && d >= 0; --d) last = p.expressions.binary(Node::multiply, last, b.shape[d]);
+  for (int d = int(b.shape.size()) - 1; d >= dims - 1 && d >= 0; --d)
+    last = p.expressions.binary(Node::multiply, last, b.shape[d]);
   a.count[dims - 1] = last;
   a.stride[dims - 1] = stride;
   for (int d = dims - 2; d >= 0; --d) {
@@ -101,21 +127,30 @@ void Builder::begin(i32 buffer) { emit(Opcode::tensor_begin, {{ValueKind::access
 
 void Builder::release(i32 buffer) { program->buffers[buffer].released_at = i64(program->steps[core_].size()); }
 
-Engine Builder::choose_engine(Opcode op, const std::vector<Value>& arguments, const std::vector<ArgumentShape>& s) const {
+Engine Builder::choose_engine(Opcode op, const std::vector<Value>& arguments,
+                              const std::vector<ArgumentShape>& s) const {
   const Definition& d = definition(op);
   const int at = d.find("engine");
-  std::string wanted = at >= 0 && arguments[at].kind == ValueKind::text ? program->texts[arguments[at].payload] : "unknown";
-  for (const char* suffix : {"_engine"}) if (wanted.size() > 7 && wanted.ends_with(suffix)) wanted.resize(wanted.size() - 7);
+  std::string wanted =
+      at >= 0 && arguments[at].kind == ValueKind::text ? program->texts[arguments[at].payload] : "unknown";
+  for (const char* suffix : {"_engine"})
+    if (wanted.size() > 7 && wanted.ends_with(suffix)) wanted.resize(wanted.size() - 7);
   if (wanted != "unknown" && wanted != "none") {
-    for (Engine e : d.engines) if (wanted == engine_names[int(e)]) return e;
+    for (Engine e : d.engines)
+      if (wanted == engine_names[int(e)]) return e;
     if (d.dma && wanted == "dma") return d.engines[0];
     std::string allowed;
     for (Engine e : d.engines) allowed += (allowed.empty() ? "" : ", ") + std::string(engine_names[int(e)]);
-    throw Error(Category::unsupported, std::string(opcode_names[int(op)]) + ": engine '" + wanted + "' cannot execute it", place(), "use one of: " + allowed);
+    throw Error(Category::unsupported,
+                std::string(opcode_names[int(op)]) + ": engine '" + wanted + "' cannot execute it", place(),
+                "use one of: " + allowed);
   }
   if (op == Opcode::tensor_tensor) {
     bool integer = true, psum = false;
-    for (int n = 0; n < 3; ++n) { integer = integer && (s[n].dtype == Dtype::int32 || s[n].dtype == Dtype::uint32); psum = psum || s[n].space == Space::psum; }
+    for (int n = 0; n < 3; ++n) {
+      integer = integer && (s[n].dtype == Dtype::int32 || s[n].dtype == Dtype::uint32);
+      psum = psum || s[n].space == Space::psum;
+    }
     const std::string& alu = s[3].text ? *s[3].text : d.parameters[3].name;
     const bool bitwise = s[3].text && is_bitwise(alu_from_name(alu));
     if (!psum && ((integer && !bitwise) || alu == "power" || alu == "pow")) return Engine::gpsimd;
@@ -131,7 +166,8 @@ void Builder::emit(Opcode op, std::vector<Value> arguments, i32 name) {
   if (!d.known) fail(Category::configuration, std::string(opcode_names[int(op)]) + " is not in the instruction table");
   std::vector<ArgumentShape> shapes(arguments.size());
   bool constant = true;
-  const bool free_start = d.dma || d.collective || op == Opcode::tensor_begin || op == Opcode::device_print || op == Opcode::register_load || op == Opcode::register_store;
+  const bool free_start = d.dma || d.collective || op == Opcode::tensor_begin || op == Opcode::device_print ||
+                          op == Opcode::register_load || op == Opcode::register_store;
   bool skips = false;
   for (std::size_t n = 0; n < arguments.size(); ++n)
     if (arguments[n].kind == ValueKind::text && p.texts[arguments[n].payload] == "skip") skips = true;
@@ -161,12 +197,18 @@ void Builder::emit(Opcode op, std::vector<Value> arguments, i32 name) {
     s.elements = 1;
     s.partitions = 1;
     for (int k = 0; k < a.dims; ++k) {
-      if (!e.is_constant(a.count[k])) { constant = false; continue; }
+      if (!e.is_constant(a.count[k])) {
+        constant = false;
+        continue;
+      }
       (k ? s.elements : s.partitions) = k ? s.elements * e.value(a.count[k]) : e.value(a.count[k]);
     }
     s.unit = a.dims < 2 || (e.is_constant(a.stride[a.dims - 1]) && e.value(a.stride[a.dims - 1]) == 1);
     if (p.buffers[a.buffer].space != Space::hbm && p.buffers[a.buffer].core != core_)
-      throw Error(Category::configuration, described + ": tensor '" + p.buffers[a.buffer].name + "' belongs to core " + std::to_string(p.buffers[a.buffer].core) + ", the instruction to core " + std::to_string(core_), place());
+      throw Error(Category::configuration,
+                  described + ": tensor '" + p.buffers[a.buffer].name + "' belongs to core " +
+                      std::to_string(p.buffers[a.buffer].core) + ", the instruction to core " + std::to_string(core_),
+                  place());
     try {
       check_constant_access(p, a, d.parameters[n].name.c_str(), free_start, !skips);
     } catch (const Error& error) {
@@ -175,7 +217,8 @@ void Builder::emit(Opcode op, std::vector<Value> arguments, i32 name) {
   }
   const Engine engine = choose_engine(op, arguments, shapes);
   const Chip& chip = find_chip(p.chip);
-  if (constant && verified_.insert(shape_signature(op, engine, shapes)).second) check_limits(chip, op, engine, shapes, described, place());
+  if (constant && verified_.insert(shape_signature(op, engine, shapes)).second)
+    check_limits(chip, op, engine, shapes, described, place());
   Instruction i;
   i.opcode = u16(op);
   i.engine = u8(engine);
@@ -223,7 +266,8 @@ i32 Builder::add_register(const std::string& name) {
 }
 
 i32 Builder::add_symbol(const std::string& name) {
-  for (i32 i = 0; i < i32(program->symbols.size()); ++i) if (program->symbols[i] == name) return program->expressions.leaf(Node::symbol, i);
+  for (i32 i = 0; i < i32(program->symbols.size()); ++i)
+    if (program->symbols[i] == name) return program->expressions.leaf(Node::symbol, i);
   program->symbols.push_back(name);
   return program->expressions.leaf(Node::symbol, i32(program->symbols.size()) - 1);
 }
@@ -232,7 +276,9 @@ void Builder::unroll_begin() {
   ++unrolled_[core_];
   program->steps[core_].push_back({StepKind::unroll_begin, -1});
 }
-void Builder::unroll_iteration() { if (unrolled_[core_]) program->steps[core_].push_back({StepKind::unroll_iteration, -1}); }
+void Builder::unroll_iteration() {
+  if (unrolled_[core_]) program->steps[core_].push_back({StepKind::unroll_iteration, -1});
+}
 void Builder::unroll_end() {
   if (!unrolled_[core_]) fail(Category::configuration, "unroll_end without unroll_begin");
   --unrolled_[core_];
@@ -241,14 +287,17 @@ void Builder::unroll_end() {
 
 void Builder::set_kind(i32 buffer, BufferKind kind) {
   Buffer& b = program->buffers[buffer];
-  if (b.space != Space::hbm || kind == BufferKind::tile || kind == BufferKind::constant || b.kind == BufferKind::constant)
-    throw Error(Category::configuration, "tensor '" + b.name + "' cannot become " + buffer_kind_names[int(kind)], place());
+  if (b.space != Space::hbm || kind == BufferKind::tile || kind == BufferKind::constant ||
+      b.kind == BufferKind::constant)
+    throw Error(Category::configuration, "tensor '" + b.name + "' cannot become " + buffer_kind_names[int(kind)],
+                place());
   b.kind = kind;
   b.core = kind == BufferKind::private_scratch ? core_ : -1;
 }
 
 std::shared_ptr<Program> Builder::snapshot(bool capacity) const {
-  for (const auto& loops : open_loops_) if (!loops.empty()) fail(Category::configuration, "a loop is not closed", "call loop_end for each loop_begin");
+  for (const auto& loops : open_loops_)
+    if (!loops.empty()) fail(Category::configuration, "a loop is not closed", "call loop_end for each loop_begin");
   Program copy = *program;
   for (std::size_t core = 0; core < copy.steps.size(); ++core)
     for (i32 k = 0; k < unrolled_[core]; ++k) copy.steps[core].push_back({StepKind::unroll_end, -1});
@@ -260,7 +309,8 @@ std::shared_ptr<Program> Builder::snapshot(bool capacity) const {
 }
 
 std::shared_ptr<Program> Builder::finish(bool capacity) {
-  for (i32 open : unrolled_) if (open) fail(Category::configuration, "an unrolled loop is not closed", "call unroll_end for each unroll_begin");
+  for (i32 open : unrolled_)
+    if (open) fail(Category::configuration, "an unrolled loop is not closed", "call unroll_end for each unroll_begin");
   auto result = snapshot(capacity);
   finished_ = true;
   return result;

@@ -15,7 +15,8 @@ class Builder {
   void select_core(int core);
   void set_source(const std::string& file, int line);
   i32 hbm(const std::string& name, std::vector<i32> shape, Dtype dtype, BufferKind kind, std::vector<u8> data);
-  i32 tile(Space space, const std::string& name, std::vector<i32> shape, Dtype dtype, i32 partition, i64 byte, bool pinned);
+  i32 tile(Space space, const std::string& name, std::vector<i32> shape, Dtype dtype, i32 partition, i64 byte,
+           bool pinned);
   void begin(i32 buffer);
   void release(i32 buffer);
   i32 whole(i32 buffer);  // access of the whole tensor
@@ -38,7 +39,7 @@ class Builder {
   i32 source_ = -1;
   bool finished_ = false;
   std::vector<std::vector<i32>> open_loops_;  // per core
-  std::vector<i32> unrolled_;  // open unrolled loops, per core
+  std::vector<i32> unrolled_;                 // open unrolled loops, per core
   std::unordered_set<u64> verified_;
   Engine choose_engine(Opcode op, const std::vector<Value>& arguments, const std::vector<ArgumentShape>& shapes) const;
 };

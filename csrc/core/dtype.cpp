@@ -21,8 +21,8 @@ namespace {
 u32 bits_of(float x) { return std::bit_cast<u32>(x); }
 float float_of(u32 x) { return std::bit_cast<float>(x); }
 
-// A small float format: 1 sign, `exponent_bits`, `mantissa_bits`. style: 0 IEEE (infinity), 1 "fn" (no infinity, NaN = all
-// ones), 2 finite only (saturates).
+// A small float format: 1 sign, `exponent_bits`, `mantissa_bits`. style: 0 IEEE (infinity), 1 "fn" (no infinity, NaN =
+// all ones), 2 finite only (saturates).
 struct Small {
   int exponent_bits, mantissa_bits, bias, style;
 };
@@ -154,7 +154,8 @@ void store_saturated(const float* from, i64 n, u8* to, i64 stride) {
 
 template <class T>
 T clamp_integer(i64 x) {
-  if constexpr (sizeof(T) == 8) return T(x);
+  if constexpr (sizeof(T) == 8)
+    return T(x);
   else {
     if (x < i64(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
     if (x > i64(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
@@ -163,7 +164,8 @@ T clamp_integer(i64 x) {
 }
 
 [[noreturn]] void no_scalar(Dtype d) {
-  fail(Category::unsupported, std::string("elements of ") + dtype_names[int(d)] + " cannot be read as numbers by this instruction",
+  fail(Category::unsupported,
+       std::string("elements of ") + dtype_names[int(d)] + " cannot be read as numbers by this instruction",
        "only nc_matmul_mx, quantize_mx and copies of equal dtype take packed types");
 }
 
@@ -179,71 +181,167 @@ float tfloat32_round(float x) {
 
 CORE_VECTORISED void load_floats(Dtype dtype, const u8* from, i64 stride, i64 n, float* to) {
   switch (dtype) {
-    case Dtype::float32: load_as<float>(from, stride, n, [&](i64 i, float x) { to[i] = x; }); return;
-    case Dtype::tfloat32: load_as<float>(from, stride, n, [&](i64 i, float x) { to[i] = x; }); return;
-    case Dtype::bfloat16: load_as<u16>(from, stride, n, [&](i64 i, u16 x) { to[i] = float_of(u32(x) << 16); }); return;
-    case Dtype::float16: load_as<u16>(from, stride, n, [&](i64 i, u16 x) { to[i] = half_to_float(x); }); return;
-    case Dtype::float8_e4m3: case Dtype::float8_e4m3fn: case Dtype::float8_e5m2: case Dtype::float8_e3m4: {
+    case Dtype::float32:
+      load_as<float>(from, stride, n, [&](i64 i, float x) { to[i] = x; });
+      return;
+    case Dtype::tfloat32:
+      load_as<float>(from, stride, n, [&](i64 i, float x) { to[i] = x; });
+      return;
+    case Dtype::bfloat16:
+      load_as<u16>(from, stride, n, [&](i64 i, u16 x) { to[i] = float_of(u32(x) << 16); });
+      return;
+    case Dtype::float16:
+      load_as<u16>(from, stride, n, [&](i64 i, u16 x) { to[i] = half_to_float(x); });
+      return;
+    case Dtype::float8_e4m3:
+    case Dtype::float8_e4m3fn:
+    case Dtype::float8_e5m2:
+    case Dtype::float8_e3m4: {
       const float* table = tables.small[int(dtype) - int(Dtype::float8_e4m3)];
       load_as<u8>(from, stride, n, [&](i64 i, u8 x) { to[i] = table[x]; });
       return;
     }
-    case Dtype::float8_e8m0fnu: load_as<u8>(from, stride, n, [&](i64 i, u8 x) { to[i] = e8m0_to_float(x); }); return;
-    case Dtype::int8: load_as<std::int8_t>(from, stride, n, [&](i64 i, auto x) { to[i] = x; }); return;
-    case Dtype::int16: load_as<std::int16_t>(from, stride, n, [&](i64 i, auto x) { to[i] = x; }); return;
-    case Dtype::int32: load_as<i32>(from, stride, n, [&](i64 i, auto x) { to[i] = float(x); }); return;
-    case Dtype::int64: load_as<i64>(from, stride, n, [&](i64 i, auto x) { to[i] = float(x); }); return;
-    case Dtype::uint8: load_as<u8>(from, stride, n, [&](i64 i, auto x) { to[i] = x; }); return;
-    case Dtype::boolean: load_as<u8>(from, stride, n, [&](i64 i, auto x) { to[i] = x != 0; }); return;
-    case Dtype::uint16: load_as<u16>(from, stride, n, [&](i64 i, auto x) { to[i] = x; }); return;
-    case Dtype::uint32: load_as<u32>(from, stride, n, [&](i64 i, auto x) { to[i] = float(x); }); return;
-    case Dtype::uint64: load_as<u64>(from, stride, n, [&](i64 i, auto x) { to[i] = float(x); }); return;
-    case Dtype::float64: load_as<double>(from, stride, n, [&](i64 i, auto x) { to[i] = float(x); }); return;
-    default: no_scalar(dtype);
+    case Dtype::float8_e8m0fnu:
+      load_as<u8>(from, stride, n, [&](i64 i, u8 x) { to[i] = e8m0_to_float(x); });
+      return;
+    case Dtype::int8:
+      load_as<std::int8_t>(from, stride, n, [&](i64 i, auto x) { to[i] = x; });
+      return;
+    case Dtype::int16:
+      load_as<std::int16_t>(from, stride, n, [&](i64 i, auto x) { to[i] = x; });
+      return;
+    case Dtype::int32:
+      load_as<i32>(from, stride, n, [&](i64 i, auto x) { to[i] = float(x); });
+      return;
+    case Dtype::int64:
+      load_as<i64>(from, stride, n, [&](i64 i, auto x) { to[i] = float(x); });
+      return;
+    case Dtype::uint8:
+      load_as<u8>(from, stride, n, [&](i64 i, auto x) { to[i] = x; });
+      return;
+    case Dtype::boolean:
+      load_as<u8>(from, stride, n, [&](i64 i, auto x) { to[i] = x != 0; });
+      return;
+    case Dtype::uint16:
+      load_as<u16>(from, stride, n, [&](i64 i, auto x) { to[i] = x; });
+      return;
+    case Dtype::uint32:
+      load_as<u32>(from, stride, n, [&](i64 i, auto x) { to[i] = float(x); });
+      return;
+    case Dtype::uint64:
+      load_as<u64>(from, stride, n, [&](i64 i, auto x) { to[i] = float(x); });
+      return;
+    case Dtype::float64:
+      load_as<double>(from, stride, n, [&](i64 i, auto x) { to[i] = float(x); });
+      return;
+    default:
+      no_scalar(dtype);
   }
 }
 
 CORE_VECTORISED void store_floats(Dtype dtype, const float* from, i64 n, u8* to, i64 stride) {
   switch (dtype) {
-    case Dtype::float32: store_as<float>(to, stride, n, [&](i64 i) { return from[i]; }); return;
-    case Dtype::tfloat32: store_as<float>(to, stride, n, [&](i64 i) { return tfloat32_round(from[i]); }); return;
-    case Dtype::bfloat16: store_as<u16>(to, stride, n, [&](i64 i) { return float_to_bfloat(from[i]); }); return;
-    case Dtype::float16: store_as<u16>(to, stride, n, [&](i64 i) { return float_to_half(from[i]); }); return;
-    case Dtype::float8_e4m3: case Dtype::float8_e4m3fn: case Dtype::float8_e5m2: case Dtype::float8_e3m4: {
+    case Dtype::float32:
+      store_as<float>(to, stride, n, [&](i64 i) { return from[i]; });
+      return;
+    case Dtype::tfloat32:
+      store_as<float>(to, stride, n, [&](i64 i) { return tfloat32_round(from[i]); });
+      return;
+    case Dtype::bfloat16:
+      store_as<u16>(to, stride, n, [&](i64 i) { return float_to_bfloat(from[i]); });
+      return;
+    case Dtype::float16:
+      store_as<u16>(to, stride, n, [&](i64 i) { return float_to_half(from[i]); });
+      return;
+    case Dtype::float8_e4m3:
+    case Dtype::float8_e4m3fn:
+    case Dtype::float8_e5m2:
+    case Dtype::float8_e3m4: {
       const Small& f = small_formats[int(dtype) - int(Dtype::float8_e4m3)];
       store_as<u8>(to, stride, n, [&](i64 i) { return u8(encode_small(from[i], f)); });
       return;
     }
-    case Dtype::float8_e8m0fnu: store_as<u8>(to, stride, n, [&](i64 i) { return float_to_e8m0(from[i]); }); return;
-    case Dtype::int8: store_saturated<std::int8_t>(from, n, to, stride); return;
-    case Dtype::int16: store_saturated<std::int16_t>(from, n, to, stride); return;
-    case Dtype::int32: store_saturated<i32>(from, n, to, stride); return;
-    case Dtype::int64: store_saturated<i64>(from, n, to, stride); return;
-    case Dtype::uint8: store_saturated<u8>(from, n, to, stride); return;
-    case Dtype::boolean: store_as<u8>(to, stride, n, [&](i64 i) { return u8(from[i] != 0); }); return;
-    case Dtype::uint16: store_saturated<u16>(from, n, to, stride); return;
-    case Dtype::uint32: store_saturated<u32>(from, n, to, stride); return;
-    case Dtype::uint64: store_saturated<u64>(from, n, to, stride); return;
-    case Dtype::float64: store_as<double>(to, stride, n, [&](i64 i) { return double(from[i]); }); return;
-    default: no_scalar(dtype);
+    case Dtype::float8_e8m0fnu:
+      store_as<u8>(to, stride, n, [&](i64 i) { return float_to_e8m0(from[i]); });
+      return;
+    case Dtype::int8:
+      store_saturated<std::int8_t>(from, n, to, stride);
+      return;
+    case Dtype::int16:
+      store_saturated<std::int16_t>(from, n, to, stride);
+      return;
+    case Dtype::int32:
+      store_saturated<i32>(from, n, to, stride);
+      return;
+    case Dtype::int64:
+      store_saturated<i64>(from, n, to, stride);
+      return;
+    case Dtype::uint8:
+      store_saturated<u8>(from, n, to, stride);
+      return;
+    case Dtype::boolean:
+      store_as<u8>(to, stride, n, [&](i64 i) { return u8(from[i] != 0); });
+      return;
+    case Dtype::uint16:
+      store_saturated<u16>(from, n, to, stride);
+      return;
+    case Dtype::uint32:
+      store_saturated<u32>(from, n, to, stride);
+      return;
+    case Dtype::uint64:
+      store_saturated<u64>(from, n, to, stride);
+      return;
+    case Dtype::float64:
+      store_as<double>(to, stride, n, [&](i64 i) { return double(from[i]); });
+      return;
+    default:
+      no_scalar(dtype);
   }
 }
 
 void load_integers(Dtype dtype, const u8* from, i64 stride, i64 n, i64* to) {
   auto put = [&](i64 i, auto x) { to[i] = i64(x); };
   switch (dtype) {
-    case Dtype::int8: load_as<std::int8_t>(from, stride, n, put); return;
-    case Dtype::int16: load_as<std::int16_t>(from, stride, n, put); return;
-    case Dtype::int32: load_as<i32>(from, stride, n, put); return;
-    case Dtype::int64: load_as<i64>(from, stride, n, put); return;
-    case Dtype::uint8: case Dtype::boolean: load_as<u8>(from, stride, n, put); return;
-    case Dtype::uint16: load_as<u16>(from, stride, n, put); return;
-    case Dtype::uint32: load_as<u32>(from, stride, n, put); return;
-    case Dtype::uint64: load_as<u64>(from, stride, n, put); return;
+    case Dtype::int8:
+      load_as<std::int8_t>(from, stride, n, put);
+      return;
+    case Dtype::int16:
+      load_as<std::int16_t>(from, stride, n, put);
+      return;
+    case Dtype::int32:
+      load_as<i32>(from, stride, n, put);
+      return;
+    case Dtype::int64:
+      load_as<i64>(from, stride, n, put);
+      return;
+    case Dtype::uint8:
+    case Dtype::boolean:
+      load_as<u8>(from, stride, n, put);
+      return;
+    case Dtype::uint16:
+      load_as<u16>(from, stride, n, put);
+      return;
+    case Dtype::uint32:
+      load_as<u32>(from, stride, n, put);
+      return;
+    case Dtype::uint64:
+      load_as<u64>(from, stride, n, put);
+      return;
     // Bitwise instructions see the stored bits of a float.
-    case Dtype::float32: case Dtype::tfloat32: load_as<u32>(from, stride, n, put); return;
-    case Dtype::bfloat16: case Dtype::float16: load_as<u16>(from, stride, n, put); return;
-    default: if (size_of(dtype) == 1) { load_as<u8>(from, stride, n, put); return; } no_scalar(dtype);
+    case Dtype::float32:
+    case Dtype::tfloat32:
+      load_as<u32>(from, stride, n, put);
+      return;
+    case Dtype::bfloat16:
+    case Dtype::float16:
+      load_as<u16>(from, stride, n, put);
+      return;
+    default:
+      if (size_of(dtype) == 1) {
+        load_as<u8>(from, stride, n, put);
+        return;
+      }
+      no_scalar(dtype);
   }
 }
 
@@ -253,23 +351,52 @@ static void store_integers_as(Dtype dtype, const i64* from, i64 n, u8* to, i64 s
     store_as<T>(to, stride, n, [&](i64 i) { return wrap ? T(from[i]) : clamp_integer<T>(from[i]); });
   };
   switch (dtype) {
-    case Dtype::int8: put(std::int8_t{}); return;
-    case Dtype::int16: put(std::int16_t{}); return;
-    case Dtype::int32: put(i32{}); return;
-    case Dtype::int64: put(i64{}); return;
-    case Dtype::uint8: put(u8{}); return;
-    case Dtype::boolean: store_as<u8>(to, stride, n, [&](i64 i) { return u8(from[i] != 0); }); return;
-    case Dtype::uint16: put(u16{}); return;
-    case Dtype::uint32: put(u32{}); return;
-    case Dtype::uint64: put(u64{}); return;
-    case Dtype::float32: case Dtype::tfloat32: store_as<u32>(to, stride, n, [&](i64 i) { return u32(from[i]); }); return;
-    case Dtype::bfloat16: case Dtype::float16: store_as<u16>(to, stride, n, [&](i64 i) { return u16(from[i]); }); return;
-    default: no_scalar(dtype);
+    case Dtype::int8:
+      put(std::int8_t{});
+      return;
+    case Dtype::int16:
+      put(std::int16_t{});
+      return;
+    case Dtype::int32:
+      put(i32{});
+      return;
+    case Dtype::int64:
+      put(i64{});
+      return;
+    case Dtype::uint8:
+      put(u8{});
+      return;
+    case Dtype::boolean:
+      store_as<u8>(to, stride, n, [&](i64 i) { return u8(from[i] != 0); });
+      return;
+    case Dtype::uint16:
+      put(u16{});
+      return;
+    case Dtype::uint32:
+      put(u32{});
+      return;
+    case Dtype::uint64:
+      put(u64{});
+      return;
+    case Dtype::float32:
+    case Dtype::tfloat32:
+      store_as<u32>(to, stride, n, [&](i64 i) { return u32(from[i]); });
+      return;
+    case Dtype::bfloat16:
+    case Dtype::float16:
+      store_as<u16>(to, stride, n, [&](i64 i) { return u16(from[i]); });
+      return;
+    default:
+      no_scalar(dtype);
   }
 }
 
-void store_integers(Dtype d, const i64* from, i64 n, u8* to, i64 stride) { store_integers_as<false>(d, from, n, to, stride); }
-void store_integers_wrapping(Dtype d, const i64* from, i64 n, u8* to, i64 stride) { store_integers_as<true>(d, from, n, to, stride); }
+void store_integers(Dtype d, const i64* from, i64 n, u8* to, i64 stride) {
+  store_integers_as<false>(d, from, n, to, stride);
+}
+void store_integers_wrapping(Dtype d, const i64* from, i64 n, u8* to, i64 stride) {
+  store_integers_as<true>(d, from, n, to, stride);
+}
 
 void unpack_x4(Dtype packed, const u8* from, i64 stride, i64 n, float* to) {
   if (packed == Dtype::float4_e2m1fn_x4) {

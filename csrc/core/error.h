@@ -5,7 +5,15 @@
 
 namespace core {
 
-enum class Category { configuration, unsupported, unimplemented, undefined_behaviour, out_of_bounds, capacity, corrupt_file };
+enum class Category {
+  configuration,
+  unsupported,
+  unimplemented,
+  undefined_behaviour,
+  out_of_bounds,
+  capacity,
+  corrupt_file
+};
 
 struct Error : std::runtime_error {
   Category category;

@@ -6,14 +6,22 @@ namespace core {
 
 i64 apply(Node op, i64 a, i64 b) {
   switch (op) {
-    case Node::add: return a + b;
-    case Node::multiply: return a * b;
-    case Node::floor_div: return floor_div(a, b);
-    case Node::ceil_div: return -floor_div(-a, b);
-    case Node::modulo: return a - b * floor_div(a, b);
-    case Node::minimum: return std::min(a, b);
-    case Node::maximum: return std::max(a, b);
-    default: return 0;
+    case Node::add:
+      return a + b;
+    case Node::multiply:
+      return a * b;
+    case Node::floor_div:
+      return floor_div(a, b);
+    case Node::ceil_div:
+      return -floor_div(-a, b);
+    case Node::modulo:
+      return a - b * floor_div(a, b);
+    case Node::minimum:
+      return std::min(a, b);
+    case Node::maximum:
+      return std::max(a, b);
+    default:
+      return 0;
   }
 }
 
@@ -31,7 +39,8 @@ i32 ExpressionTable::binary(Node op, i32 a, i32 b) {
   const bool ca = x.op == Node::constant, cb = y.op == Node::constant;
   const bool divides = op == Node::floor_div || op == Node::ceil_div || op == Node::modulo;
   if (divides && cb && y.value <= 0)
-    fail(Category::configuration, "division of an index expression by " + std::to_string(y.value), "divide by a positive integer");
+    fail(Category::configuration, "division of an index expression by " + std::to_string(y.value),
+         "divide by a positive integer");
   if (ca && cb) return constant(apply(op, x.value, y.value));
   if (a == b && (op == Node::minimum || op == Node::maximum)) return a;
   if (op == Node::add || op == Node::multiply) {
@@ -54,8 +63,12 @@ i32 ExpressionTable::binary(Node op, i32 a, i32 b) {
 i64 ExpressionTable::evaluate(i32 id, const std::function<i64(Node, i32)>& lookup) const {
   const Expression& e = nodes_[id];
   switch (e.op) {
-    case Node::constant: return e.value;
-    case Node::loop: case Node::symbol: case Node::reg: return lookup(e.op, e.a);
+    case Node::constant:
+      return e.value;
+    case Node::loop:
+    case Node::symbol:
+    case Node::reg:
+      return lookup(e.op, e.a);
     default: {
       const i64 b = evaluate(e.b, lookup);
       if (b <= 0 && (e.op == Node::floor_div || e.op == Node::ceil_div || e.op == Node::modulo))

@@ -11,17 +11,26 @@ namespace {
 // How iteration k differs from iteration 0; the difference must be k times the first one.
 struct Matcher {
   Program& p;
-  std::map<i32, i32> tiles;      // tile of iteration 0 -> tile of this iteration
-  std::map<i32, i32> loop_pairs; // loop of iteration 0 -> loop of this iteration (folded inner loops)
+  std::map<i32, i32> tiles;       // tile of iteration 0 -> tile of this iteration
+  std::map<i32, i32> loop_pairs;  // loop of iteration 0 -> loop of this iteration (folded inner loops)
 
   std::optional<i64> difference(i32 a, i32 b) const {  // b - a, if constant
     if (a == b) return 0;
     if (a < 0 || b < 0) return std::nullopt;
     const i32 mapped = rename(a);
-    const i32 d = p.expressions.binary(Node::add, b, p.expressions.binary(Node::multiply, mapped, p.expressions.constant(-1)));
+    const i32 d =
+        p.expressions.binary(Node::add, b, p.expressions.binary(Node::multiply, mapped, p.expressions.constant(-1)));
     if (p.expressions.is_constant(d)) return p.expressions.value(d);
     // u + c against u: strip the constant
-    auto strip = [&](i32 id, i64& c) { const Expression e = p.expressions[id]; if (e.op == Node::add && p.expressions.is_constant(e.b)) { c = p.expressions.value(e.b); return e.a; } c = 0; return id; };
+    auto strip = [&](i32 id, i64& c) {
+      const Expression e = p.expressions[id];
+      if (e.op == Node::add && p.expressions.is_constant(e.b)) {
+        c = p.expressions.value(e.b);
+        return e.a;
+      }
+      c = 0;
+      return id;
+    };
     i64 ca, cb;
     if (strip(mapped, ca) == strip(b, cb)) return cb - ca;
     if (p.expressions.is_constant(mapped) && p.expressions[b].op == Node::add) return std::nullopt;
@@ -31,7 +40,11 @@ struct Matcher {
   i32 rename(i32 id) const {
     if (loop_pairs.empty()) return id;
     const Expression e = p.expressions[id];
-    if (e.op == Node::loop) { for (auto [a, b] : loop_pairs) if (p.loops[a].variable == e.a) return p.expressions.leaf(Node::loop, p.loops[b].variable); return id; }
+    if (e.op == Node::loop) {
+      for (auto [a, b] : loop_pairs)
+        if (p.loops[a].variable == e.a) return p.expressions.leaf(Node::loop, p.loops[b].variable);
+      return id;
+    }
     if (e.op < Node::add) return id;
     return p.expressions.binary(e.op, rename(e.a), rename(e.b));
   }
@@ -44,11 +57,18 @@ struct Matcher {
   bool access(i32 x, i32 y, i64& step) {
     const Access a = p.accesses[x], b = p.accesses[y];
     if (a.dtype != b.dtype || a.dims != b.dims || !tile_pair(a.buffer, b.buffer)) return false;
-    for (int d = 0; d < a.dims; ++d) if (!same(a.stride[d], b.stride[d]) || !same(a.count[d], b.count[d])) return false;
-    if (!same(a.scalar_expression, b.scalar_expression) || !same(a.scalar_stride, b.scalar_stride) || !same(a.vector_stride, b.vector_stride) || !same(a.vector_bound, b.vector_bound)) return false;
+    for (int d = 0; d < a.dims; ++d)
+      if (!same(a.stride[d], b.stride[d]) || !same(a.count[d], b.count[d])) return false;
+    if (!same(a.scalar_expression, b.scalar_expression) || !same(a.scalar_stride, b.scalar_stride) ||
+        !same(a.vector_stride, b.vector_stride) || !same(a.vector_bound, b.vector_bound))
+      return false;
     i64 inner = 0;
-    if ((a.scalar_access >= 0) != (b.scalar_access >= 0) || (a.scalar_access >= 0 && (!access(a.scalar_access, b.scalar_access, inner) || inner))) return false;
-    if ((a.vector_access >= 0) != (b.vector_access >= 0) || (a.vector_access >= 0 && (!access(a.vector_access, b.vector_access, inner) || inner))) return false;
+    if ((a.scalar_access >= 0) != (b.scalar_access >= 0) ||
+        (a.scalar_access >= 0 && (!access(a.scalar_access, b.scalar_access, inner) || inner)))
+      return false;
+    if ((a.vector_access >= 0) != (b.vector_access >= 0) ||
+        (a.vector_access >= 0 && (!access(a.vector_access, b.vector_access, inner) || inner)))
+      return false;
     const auto d = difference(a.offset, b.offset);
     if (!d) return false;
     step = *d;
@@ -70,7 +90,9 @@ void count_uses(const Program& p, const Steps& steps, std::map<i32, i64>& uses) 
     if (s.kind != StepKind::instruction) continue;
     for (const Value& v : p.argument_lists[p.instructions[s.index].arguments]) {
       if (v.kind == ValueKind::access) add(add, i32(v.payload));
-      if (v.kind == ValueKind::list) for (const Value& w : p.lists[v.payload]) if (w.kind == ValueKind::access) add(add, i32(w.payload));
+      if (v.kind == ValueKind::list)
+        for (const Value& w : p.lists[v.payload])
+          if (w.kind == ValueKind::access) add(add, i32(w.payload));
     }
   }
 }
@@ -79,7 +101,8 @@ struct Folder {
   Program& p;
   std::map<i32, i64> total;
 
-  bool compare(const std::vector<Steps>& iterations, const std::vector<std::map<i32, i64>>& uses, std::vector<std::vector<i64>>& differences) {
+  bool compare(const std::vector<Steps>& iterations, const std::vector<std::map<i32, i64>>& uses,
+               std::vector<std::vector<i64>>& differences) {
     const Steps& first = iterations[0];
     differences.assign(first.size(), {});
     for (std::size_t k = 1; k < iterations.size(); ++k) {
@@ -90,7 +113,9 @@ struct Folder {
         if (x.kind != y.kind) return false;
         if (x.kind == StepKind::loop) {
           const Loop a = p.loops[x.index], b = p.loops[y.index];
-          if (a.kind != b.kind || a.kind == LoopKind::while_register || a.source != b.source || !m.same(a.start, b.start) || !m.same(a.stop, b.stop) || !m.same(a.step, b.step)) return false;
+          if (a.kind != b.kind || a.kind == LoopKind::while_register || a.source != b.source ||
+              !m.same(a.start, b.start) || !m.same(a.stop, b.stop) || !m.same(a.step, b.step))
+            return false;
           m.loop_pairs[x.index] = y.index;
         }
         if (x.kind == StepKind::instruction && !same_instruction(m, x.index, y.index, k, differences[s])) return false;
@@ -99,7 +124,9 @@ struct Folder {
         if (a == b) continue;
         // a renamed tile is alike and lives in its own iteration only
         const Buffer &x = p.buffers[a], &y = p.buffers[b];
-        if (x.space == Space::hbm || x.space != y.space || x.dtype != y.dtype || x.shape != y.shape || x.pinned || y.pinned) return false;
+        if (x.space == Space::hbm || x.space != y.space || x.dtype != y.dtype || x.shape != y.shape || x.pinned ||
+            y.pinned)
+          return false;
         if (uses[0].at(a) != total[a] || uses[k].at(b) != total[b]) return false;
       }
     }
@@ -115,11 +142,16 @@ struct Folder {
       const Value &l = values_a[v], &r = values_b[v];
       if (l.kind != r.kind) return false;
       i64 step = 0;
-      if (l.kind == ValueKind::access) { if (!m.access(i32(l.payload), i32(r.payload), step)) return false; }
-      else if (l.kind == ValueKind::integer && takes_number(Opcode(a.opcode), v)) step = r.payload - l.payload;
-      else if (!(l == r)) return false;
-      if (k == 1) expected[v] = step;
-      else if (step != expected[v] * i64(k)) return false;
+      if (l.kind == ValueKind::access) {
+        if (!m.access(i32(l.payload), i32(r.payload), step)) return false;
+      } else if (l.kind == ValueKind::integer && takes_number(Opcode(a.opcode), v))
+        step = r.payload - l.payload;
+      else if (!(l == r))
+        return false;
+      if (k == 1)
+        expected[v] = step;
+      else if (step != expected[v] * i64(k))
+        return false;
     }
     return true;
   }
@@ -152,7 +184,8 @@ struct Folder {
             a.offset = p.expressions.binary(Node::add, a.offset, shift);
             values[v].payload = p.intern_access(a);
           } else {
-            values[v] = {ValueKind::expression, p.expressions.binary(Node::add, shift, p.expressions.constant(values[v].payload))};
+            values[v] = {ValueKind::expression,
+                         p.expressions.binary(Node::add, shift, p.expressions.constant(values[v].payload))};
           }
         }
         p.instructions[step.index].arguments = p.intern_arguments(values);
@@ -167,7 +200,10 @@ struct Folder {
   Steps run(const Steps& in, std::size_t& at) {
     Steps out;
     while (at < in.size() && in[at].kind != StepKind::unroll_iteration && in[at].kind != StepKind::unroll_end) {
-      if (in[at].kind != StepKind::unroll_begin) { out.push_back(in[at++]); continue; }
+      if (in[at].kind != StepKind::unroll_begin) {
+        out.push_back(in[at++]);
+        continue;
+      }
       ++at;
       const Steps before = run(in, at);  // steps in front of the first iteration
       out.insert(out.end(), before.begin(), before.end());
@@ -180,9 +216,11 @@ struct Folder {
         count_uses(p, Steps(in.begin() + i64(from), in.begin() + i64(at)), uses.back());
       }
       ++at;  // unroll_end
-      // Steps between the last iteration's end and unroll_end belong to that iteration; a differing count stops the fold.
+      // Steps between the last iteration's end and unroll_end belong to that iteration; a differing count stops the
+      // fold.
       std::vector<std::vector<i64>> differences;
-      if (iterations.size() >= 3 && !iterations[0].empty() && balanced(iterations) && compare(iterations, uses, differences)) {
+      if (iterations.size() >= 3 && !iterations[0].empty() && balanced(iterations) &&
+          compare(iterations, uses, differences)) {
         const Steps loop = as_loop(iterations, differences);
         out.insert(out.end(), loop.begin(), loop.end());
       } else {
@@ -195,7 +233,10 @@ struct Folder {
   static bool balanced(const std::vector<Steps>& iterations) {
     for (const Steps& steps : iterations) {
       i64 depth = 0;
-      for (const Step& s : steps) { depth += s.kind == StepKind::loop ? 1 : s.kind == StepKind::end ? -1 : 0; if (depth < 0) return false; }
+      for (const Step& s : steps) {
+        depth += s.kind == StepKind::loop ? 1 : s.kind == StepKind::end ? -1 : 0;
+        if (depth < 0) return false;
+      }
       if (depth) return false;
     }
     return true;
@@ -206,7 +247,8 @@ struct Folder {
 
 void fold_unrolled(Program& program) {
   for (auto& steps : program.steps) {
-    const bool marked = std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.kind >= StepKind::unroll_begin; });
+    const bool marked =
+        std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.kind >= StepKind::unroll_begin; });
     if (!marked) continue;
     Folder f{program, {}};
     count_uses(program, steps, f.total);

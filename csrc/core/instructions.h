@@ -15,7 +15,9 @@ struct Call {
   Call(Core& c, const PlanInstruction& instruction) : core(c), i(instruction), d(definition(instruction.opcode)) {}
   bool present(int n) const { return i.arguments[n].kind != ValueKind::none; }
   bool is_tile(int n) const { return i.arguments[n].kind == ValueKind::access; }
-  Tile tile(int n, bool allow_outside = false) const { return core.resolve(i.arguments[n].index, d.parameters[n].name.c_str(), allow_outside); }
+  Tile tile(int n, bool allow_outside = false) const {
+    return core.resolve(i.arguments[n].index, d.parameters[n].name.c_str(), allow_outside);
+  }
   Tile unmerged(int n) const { return core.resolve(i.arguments[n].index, d.parameters[n].name.c_str(), false, false); }
   double number(int n) const {
     const PlanArgument& a = i.arguments[n];
@@ -73,9 +75,10 @@ class Accumulator {
   ReduceCommand command_;
 };
 
-#define CORE_ROUTINES(X) \
-  X(move_instruction) X(pointwise_instruction) X(reduce_instruction) X(select_instruction) X(search_instruction) X(matmul_instruction) \
-  X(dma_instruction) X(random_instruction) X(gather_instruction) X(control_instruction) X(mx_instruction)
+#define CORE_ROUTINES(X)                                                                                           \
+  X(move_instruction)                                                                                              \
+  X(pointwise_instruction) X(reduce_instruction) X(select_instruction) X(search_instruction) X(matmul_instruction) \
+      X(dma_instruction) X(random_instruction) X(gather_instruction) X(control_instruction) X(mx_instruction)
 #define X(name) void name(Call& c);
 CORE_ROUTINES(X)
 #undef X

@@ -11,7 +11,12 @@ namespace core {
 
 const Plan& Core::plan() const { return rank.plan; }
 
-Core::Core(Rank& r, int i) : rank(r), index(i), slots(r.plan.slots, 0), register_written(r.plan.program->registers.size(), 0), parallel_refused(r.plan.loops.size(), 0) {
+Core::Core(Rank& r, int i)
+    : rank(r),
+      index(i),
+      slots(r.plan.slots, 0),
+      register_written(r.plan.program->registers.size(), 0),
+      parallel_refused(r.plan.loops.size(), 0) {
   const Chip& chip = r.plan.chip;
   // Programs built without the capacity check may reach beyond the chip's memory.
   i64 sbuf = i64(chip["sbuf_bytes_per_partition"]), psum = i64(chip["psum_bytes_per_partition"]);
@@ -43,9 +48,13 @@ Begun& Core::begun_of(i32 buffer) {
 }
 
 void fill_unwritten(u8* at, u64 bytes, Dtype dtype) {
-  if (!is_integer(dtype)) { std::memset(at, 0xff, bytes); return; }
+  if (!is_integer(dtype)) {
+    std::memset(at, 0xff, bytes);
+    return;
+  }
   const i64 four = 4;
-  for (u64 i = 0; i + size_of(dtype) <= bytes; i += size_of(dtype)) store_integers(dtype, &four, 1, at + i, size_of(dtype));
+  for (u64 i = 0; i + size_of(dtype) <= bytes; i += size_of(dtype))
+    store_integers(dtype, &four, 1, at + i, size_of(dtype));
 }
 
 Rank::Rank(const Plan& p, int i, int n, const Options& o) : plan(p), index(i), ranks(n), options(o) {
@@ -60,17 +69,25 @@ Rank::Rank(const Plan& p, int i, int n, const Options& o) : plan(p), index(i), r
       h->region.size = bytes;
       h->region.shared = true;
       if (buffer.kind == BufferKind::constant) {
-        if (buffer.data.size() != bytes) fail(Category::corrupt_file, "constant '" + buffer.name + "' has " + std::to_string(buffer.data.size()) + " bytes instead of " + std::to_string(bytes));
+        if (buffer.data.size() != bytes)
+          fail(Category::corrupt_file, "constant '" + buffer.name + "' has " + std::to_string(buffer.data.size()) +
+                                           " bytes instead of " + std::to_string(bytes));
         h->region.base = const_cast<u8*>(buffer.data.data());
       } else if (buffer.kind != BufferKind::input && buffer.kind != BufferKind::inout) {
         h->pages = Pages(bytes);
         h->region.base = h->pages.data();
         h->bits = Pages(bytes / 8 + 8);
-        if (o.check_uninitialised) h->region.written = h->bits.data();
-        else fill_unwritten(h->region.base, bytes, buffer.dtype);
+        if (o.check_uninitialised)
+          h->region.written = h->bits.data();
+        else
+          fill_unwritten(h->region.base, bytes, buffer.dtype);
       }
-      if (o.check_uninitialised && p.program->cores == 2 && copies == 1 && buffer.kind != BufferKind::constant && buffer.kind != BufferKind::input)
-        for (int k = 0; k < 2; ++k) { h->read_by[k] = Pages(bytes / 8 + 8); h->written_by[k] = Pages(bytes / 8 + 8); }
+      if (o.check_uninitialised && p.program->cores == 2 && copies == 1 && buffer.kind != BufferKind::constant &&
+          buffer.kind != BufferKind::input)
+        for (int k = 0; k < 2; ++k) {
+          h->read_by[k] = Pages(bytes / 8 + 8);
+          h->written_by[k] = Pages(bytes / 8 + 8);
+        }
       hbm[b][c] = std::move(h);
     }
   }
@@ -81,7 +98,9 @@ HbmBuffer& Rank::memory_of(i32 buffer, int core) { return *(hbm[buffer][1] ? hbm
 
 void Rank::bind_input(i32 buffer, u8* data, u64 bytes) {
   HbmBuffer& h = *hbm[buffer][0];
-  if (bytes != h.region.size) fail(Category::configuration, "input '" + plan.program->buffers[buffer].name + "' has " + std::to_string(bytes) + " bytes; the program expects " + std::to_string(h.region.size));
+  if (bytes != h.region.size)
+    fail(Category::configuration, "input '" + plan.program->buffers[buffer].name + "' has " + std::to_string(bytes) +
+                                      " bytes; the program expects " + std::to_string(h.region.size));
   h.region.base = data;
 }
 
@@ -98,7 +117,8 @@ Tile Core::resolve(i32 id, const char* operand, bool allow_outside, bool merge) 
   t.buffer = a.buffer;
   i64 offset = plan.value(a.offset, now);
   if (a.indirect) {
-    if (a.scalar_access >= 0) offset += read_integer(resolve(a.scalar_access, operand), 0) * plan.value(a.scalar_stride, now);
+    if (a.scalar_access >= 0)
+      offset += read_integer(resolve(a.scalar_access, operand), 0) * plan.value(a.scalar_stride, now);
     if (a.has_scalar_value) offset += plan.value(a.scalar_value, now) * plan.value(a.scalar_stride, now);
   }
   t.partitions = a.dims ? plan.value(a.count[0], now) : 1;
@@ -127,7 +147,9 @@ Tile Core::resolve(i32 id, const char* operand, bool allow_outside, bool merge) 
   low += free_low;
   high += free_high;
   auto outside = [&](i64 element) {
-    fail(Category::out_of_bounds, std::string("operand '") + operand + "' reaches element " + std::to_string(element) + " of tensor '" + buffer.name + "', which has " + std::to_string(a.capacity),
+    fail(Category::out_of_bounds,
+         std::string("operand '") + operand + "' reaches element " + std::to_string(element) + " of tensor '" +
+             buffer.name + "', which has " + std::to_string(a.capacity),
          "check the offset and the counts of the access pattern");
   };
   i64 row_bytes;
@@ -141,17 +163,25 @@ Tile Core::resolve(i32 id, const char* operand, bool allow_outside, bool merge) 
     row_bytes = a.bytes;
   } else {
     if (row_stride % a.row && t.partitions > 1)
-      fail(Category::unsupported, std::string("operand '") + operand + "': the partition stride " + std::to_string(row_stride) + " is not a multiple of the " + std::to_string(a.row) + " elements per partition of tensor '" + buffer.name + "'",
+      fail(Category::unsupported,
+           std::string("operand '") + operand + "': the partition stride " + std::to_string(row_stride) +
+               " is not a multiple of the " + std::to_string(a.row) + " elements per partition of tensor '" +
+               buffer.name + "'",
            "the first entry of an on-chip pattern walks over partitions");
     const i64 partition = floor_div(offset, a.row), element = offset - partition * a.row;
     if (element + free_high >= a.row || element + free_low < 0)
-      fail(Category::out_of_bounds, std::string("operand '") + operand + "' reaches element " + std::to_string(element + free_high) + " of a partition of tensor '" + buffer.name + "', which has " + std::to_string(a.row) + " elements per partition",
+      fail(Category::out_of_bounds,
+           std::string("operand '") + operand + "' reaches element " + std::to_string(element + free_high) +
+               " of a partition of tensor '" + buffer.name + "', which has " + std::to_string(a.row) +
+               " elements per partition",
            "check the offset and the counts of the access pattern");
     if (beyond) outside(low < 0 ? low : high);
     t.first_partition = buffer.partition + partition;
     const i64 step = row_stride / a.row;
     if (!gathered && (t.first_partition < 0 || t.first_partition + step * (t.partitions - 1) >= partitions_max))
-      fail(Category::out_of_bounds, std::string("operand '") + operand + "' reaches partition " + std::to_string(t.first_partition + step * (t.partitions - 1)) + "; there are 128");
+      fail(Category::out_of_bounds, std::string("operand '") + operand + "' reaches partition " +
+                                        std::to_string(t.first_partition + step * (t.partitions - 1)) +
+                                        "; there are 128");
     const bool sbuf = a.space == Space::sbuf;
     CoreMemory& m = shared && (*shared)[a.buffer] ? *main->memory : *memory;
     t.region = sbuf ? &m.sbuf : &m.psum;
@@ -162,19 +192,26 @@ Tile Core::resolve(i32 id, const char* operand, bool allow_outside, bool merge) 
   }
   if (gathered) {
     const Tile indices = resolve(a.vector_access, operand);
-    const i64 stride = plan.value(a.vector_stride, now), bound = a.vector_bound.constant() && a.vector_bound.c == 0 ? INT64_MAX : plan.value(a.vector_bound, now);
+    const i64 stride = plan.value(a.vector_stride, now),
+              bound = a.vector_bound.constant() && a.vector_bound.c == 0 ? INT64_MAX : plan.value(a.vector_bound, now);
     if (indices.partitions * indices.elements < t.partitions)
-      fail(Category::out_of_bounds, std::string("operand '") + operand + "' needs " + std::to_string(t.partitions) + " indices, its vector_offset has " + std::to_string(indices.partitions * indices.elements));
+      fail(Category::out_of_bounds, std::string("operand '") + operand + "' needs " + std::to_string(t.partitions) +
+                                        " indices, its vector_offset has " +
+                                        std::to_string(indices.partitions * indices.elements));
     if (rows_used_ == row_pool_.size()) row_pool_.push_back(std::make_unique<std::vector<i64>>());
     std::vector<i64>& rows = *row_pool_[rows_used_++];
     rows.assign(t.partitions, Tile::absent);
     const i64 unit = a.space == Space::hbm ? a.bytes : row_bytes;
     for (i64 i = 0; i < t.partitions; ++i) {
-      const i64 value = indices.partitions == 1 ? read_integer(indices, 0, i) : read_integer(indices, i % indices.partitions, i / indices.partitions);
+      const i64 value = indices.partitions == 1 ? read_integer(indices, 0, i)
+                                                : read_integer(indices, i % indices.partitions, i / indices.partitions);
       const i64 first = offset + value * stride;
       if (value < 0 || value >= bound || first + free_low < 0 || first + free_high >= a.capacity) {
         if (!allow_outside)
-          fail(Category::out_of_bounds, std::string("operand '") + operand + "': index " + std::to_string(value) + " of its vector_offset (entry " + std::to_string(i) + ") leaves tensor '" + buffer.name + "'", "use oob_mode=skip to leave such rows out");
+          fail(Category::out_of_bounds,
+               std::string("operand '") + operand + "': index " + std::to_string(value) +
+                   " of its vector_offset (entry " + std::to_string(i) + ") leaves tensor '" + buffer.name + "'",
+               "use oob_mode=skip to leave such rows out");
         continue;
       }
       rows[i] = a.space == Space::hbm ? value * stride * unit : value * (stride / a.row) * unit;
@@ -203,7 +240,8 @@ void note_hbm(Core& core, const Tile& t, bool write) {
   Region shadow{h.region.base, h.region.size, (write ? h.written_by : h.read_by)[core.index].data(), true};
   Tile marked = t;
   marked.region = &shadow;
-  for (i64 p = 0; p < t.partitions; ++p) if (!t.rows || (*t.rows)[p] != Tile::absent) mark_row(marked, p, 0, t.elements);
+  for (i64 p = 0; p < t.partitions; ++p)
+    if (!t.rows || (*t.rows)[p] != Tile::absent) mark_row(marked, p, 0, t.elements);
   (write ? h.last_writer : h.last_reader)[core.index] = core.current;
 }
 
@@ -213,17 +251,24 @@ void check_race(Rank& rank) {
     if (!copies[0] || !copies[0]->read_by[0].data()) continue;
     HbmBuffer& h = *copies[0];
     if (h.last_writer[0] >= 0 || h.last_writer[1] >= 0) {
-      const u8 *r0 = h.read_by[0].data(), *r1 = h.read_by[1].data(), *w0 = h.written_by[0].data(), *w1 = h.written_by[1].data();
+      const u8 *r0 = h.read_by[0].data(), *r1 = h.read_by[1].data(), *w0 = h.written_by[0].data(),
+               *w1 = h.written_by[1].data();
       for (u64 i = 0; i < (h.region.size + 7) / 8; ++i) {
         const u8 clash = u8((w0[i] & (w1[i] | r1[i])) | (w1[i] & r0[i]));
         if (!clash) continue;
         const bool first_writes = w0[i] & clash;
         const int writer = first_writes ? 0 : 1, other = 1 - writer;
-        const i32 a = h.last_writer[writer], b = (first_writes ? w1[i] & clash : 0) ? h.last_writer[other] : h.last_reader[other];
+        const i32 a = h.last_writer[writer],
+                  b = (first_writes ? w1[i] & clash : 0) ? h.last_writer[other] : h.last_reader[other];
         const Plan& plan = rank.plan;
-        std::string where_b = b >= 0 ? plan.describe(plan.instructions[b]) + " at " + plan.where(plan.instructions[b]) : "?";
+        std::string where_b =
+            b >= 0 ? plan.describe(plan.instructions[b]) + " at " + plan.where(plan.instructions[b]) : "?";
         const std::string name = plan.program->buffers[&copies - rank.hbm.data()].name;
-        throw Error(Category::undefined_behaviour, "race: core " + std::to_string(writer) + " writes byte " + std::to_string(i * 8 + __builtin_ctz(clash)) + " of HBM tensor '" + name + "' (" + plan.describe(plan.instructions[a]) + ") and core " + std::to_string(other) + " accesses it (" + where_b + ") with no barrier in between",
+        throw Error(Category::undefined_behaviour,
+                    "race: core " + std::to_string(writer) + " writes byte " +
+                        std::to_string(i * 8 + __builtin_ctz(clash)) + " of HBM tensor '" + name + "' (" +
+                        plan.describe(plan.instructions[a]) + ") and core " + std::to_string(other) + " accesses it (" +
+                        where_b + ") with no barrier in between",
                     plan.where(plan.instructions[a]), "put a core_barrier between the two accesses");
       }
     }
@@ -265,7 +310,8 @@ std::vector<i32> written_in_loop(const Core& core, std::size_t at) {
     }
   }
   std::vector<i32> out;
-  for (i32 b : written) if (!accumulated.count(b)) out.push_back(b);
+  for (i32 b : written)
+    if (!accumulated.count(b)) out.push_back(b);
   return out;
 }
 
@@ -322,15 +368,21 @@ void run_steps(Core& core, std::size_t end) {
       core.current = step.index;
       if ((++core.steps & 4095) == 0) {
         if (core.steps > options.step_limit)
-          fail(Category::undefined_behaviour, "the kernel has executed " + std::to_string(options.step_limit) + " instructions and does not end", "check the condition of its while loop, or raise step_limit");
+          fail(Category::undefined_behaviour,
+               "the kernel has executed " + std::to_string(options.step_limit) + " instructions and does not end",
+               "check the condition of its while loop, or raise step_limit");
         if (options.poll && !core.worker) options.poll();
       }
       try {
         core.rows_used_ = 0;
         execute_instruction(core, i);
       } catch (const Error& e) {
-        if (!core.affine.empty() && e.category == Category::undefined_behaviour && e.where.empty() && std::string(e.what()).find("nothing has written") != std::string::npos)
-          rethrow_with_place(core, Error(Category::undefined_behaviour, std::string("race: loop-carried dependence in an affine_range loop, or ") + e.what(), "", "use sequential_range where an iteration reads what an earlier one wrote"));
+        if (!core.affine.empty() && e.category == Category::undefined_behaviour && e.where.empty() &&
+            std::string(e.what()).find("nothing has written") != std::string::npos)
+          rethrow_with_place(
+              core, Error(Category::undefined_behaviour,
+                          std::string("race: loop-carried dependence in an affine_range loop, or ") + e.what(), "",
+                          "use sequential_range where an iteration reads what an earlier one wrote"));
         rethrow_with_place(core, e);
       }
       if (core.wait != Wait::none) return;  // `at` advances when the wait is over
@@ -338,14 +390,20 @@ void run_steps(Core& core, std::size_t end) {
     } else if (step.kind == StepKind::loop) {
       const PlanLoop& l = plan.loops[step.index];
       if (l.kind == LoopKind::while_register) {
-        if (core.slots[plan.program->loop_variables + l.condition] == 0) core.at = step.target;
-        else core.stack.push_back({0, 0, 0}), ++core.at;
+        if (core.slots[plan.program->loop_variables + l.condition] == 0)
+          core.at = step.target;
+        else
+          core.stack.push_back({0, 0, 0}), ++core.at;
         continue;
       }
       const i64 start = core.quantity(l.start), stop = core.quantity(l.stop), by = core.quantity(l.step);
       if (by <= 0) fail(Category::unsupported, "a loop steps by " + std::to_string(by), "use a positive step");
-      if (start >= stop) { core.at = step.target; continue; }
-      if (options.parallel && !core.worker && stop - start > by && !core.parallel_refused[step.index] && try_parallel_loop(core, core.at, start, stop, by)) {
+      if (start >= stop) {
+        core.at = step.target;
+        continue;
+      }
+      if (options.parallel && !core.worker && stop - start > by && !core.parallel_refused[step.index] &&
+          try_parallel_loop(core, core.at, start, stop, by)) {
         core.at = step.target;
         continue;
       }
@@ -379,11 +437,15 @@ void run_steps(Core& core, std::size_t end) {
 void run(std::vector<std::unique_ptr<Rank>>& ranks) {
   const SingleThreadedProducts products;
   std::vector<Core*> all;
-  for (auto& r : ranks) for (auto& c : r->cores) all.push_back(c.get());
+  for (auto& r : ranks)
+    for (auto& c : r->cores) all.push_back(c.get());
   for (;;) {
     bool progress = false, finished = true;
     for (Core* c : all) {
-      if (c->wait != Wait::none) { finished = finished && c->wait == Wait::finished; continue; }
+      if (c->wait != Wait::none) {
+        finished = finished && c->wait == Wait::finished;
+        continue;
+      }
       const std::size_t end = c->plan().code[c->index].size();
       run_steps(*c, end);
       progress = true;
@@ -397,9 +459,11 @@ void run(std::vector<std::unique_ptr<Rank>>& ranks) {
       for (Core* c : all)
         if (c->wait != Wait::finished) {
           const PlanInstruction& i = c->plan().instructions[c->current];
-          who += (who.empty() ? "" : "; ") + std::string("rank ") + std::to_string(c->rank.index) + " core " + std::to_string(c->index) + " waits at " + c->plan().describe(i) + " (" + c->plan().where(i) + ")";
+          who += (who.empty() ? "" : "; ") + std::string("rank ") + std::to_string(c->rank.index) + " core " +
+                 std::to_string(c->index) + " waits at " + c->plan().describe(i) + " (" + c->plan().where(i) + ")";
         }
-      fail(Category::undefined_behaviour, "deadlock: " + who, "every core of the group must reach the same barrier, sendrecv or collective");
+      fail(Category::undefined_behaviour, "deadlock: " + who,
+           "every core of the group must reach the same barrier, sendrecv or collective");
     }
   }
   for (auto& r : ranks) check_race(*r);

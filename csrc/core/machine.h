@@ -14,8 +14,8 @@ struct Options {
   bool check_uninitialised = true;  // false: unwritten memory holds NaN (0xff bytes)
   bool activation_ranges = false;   // the documented ranges of activation functions
   bool parallel = true;
-  i64 step_limit = i64(1) << 40;    // instructions per core
-  std::function<void()> poll;       // called now and then; may throw (Ctrl-C)
+  i64 step_limit = i64(1) << 40;  // instructions per core
+  std::function<void()> poll;     // called now and then; may throw (Ctrl-C)
   std::function<void(const std::string& prefix, const Tile&)> print;
 };
 
@@ -36,24 +36,30 @@ struct Core {
   Core(Rank& rank, int index);
   Rank& rank;
   int index;
-  std::size_t at = 0;                  // next code step
-  std::vector<i64> slots;              // loop variables, then registers
+  std::size_t at = 0;      // next code step
+  std::vector<i64> slots;  // loop variables, then registers
   std::vector<u8> register_written;
-  struct LoopState { i64 value, stop, step; };
+  struct LoopState {
+    i64 value, stop, step;
+  };
   std::vector<LoopState> stack;
   std::shared_ptr<CoreMemory> memory;
-  bool worker = false;                 // runs iterations of a parallel loop
-  Core* main = nullptr;                // the core a worker works for; `shared` tensors stay in its memory
+  bool worker = false;   // runs iterations of a parallel loop
+  Core* main = nullptr;  // the core a worker works for; `shared` tensors stay in its memory
   const std::vector<u8>* shared = nullptr;
   std::shared_ptr<struct Workers> workers;
   Wait wait = Wait::none;
   i64 steps = 0;
-  i32 current = -1;                    // plan instruction being executed
+  i32 current = -1;  // plan instruction being executed
   // Accumulator registers: Vector has one set, Scalar another.
   std::array<float, partitions_max> vector_accumulator{}, scalar_accumulator{};
   u64 random_state[partitions_max][2];
   // affine loops: bits written before the loop; what an iteration writes is hidden from the next one
-  struct AffineFrame { std::size_t depth; std::vector<i32> buffers; std::vector<u8> before, all; };
+  struct AffineFrame {
+    std::size_t depth;
+    std::vector<i32> buffers;
+    std::vector<u8> before, all;
+  };
   std::vector<AffineFrame> affine;
   std::vector<std::unique_ptr<Begun>> begun;  // by buffer, PSUM tensors only
   Begun& begun_of(i32 buffer);
@@ -88,7 +94,8 @@ void execute_instruction(Core& core, const PlanInstruction& i);
 bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step);
 void run_steps(Core& core, std::size_t end);
 [[noreturn]] void rethrow_with_place(Core& core, const Error& e);
-void fill_unwritten(u8* at, u64 bytes, Dtype dtype);  // what memory holds when uninitialised reads are allowed: NaN, or 4
+void fill_unwritten(u8* at, u64 bytes,
+                    Dtype dtype);  // what memory holds when uninitialised reads are allowed: NaN, or 4
 void note_hbm(Core& core, const Tile& t, bool write);
 void check_race(Rank& rank);
 

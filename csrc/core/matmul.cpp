@@ -9,13 +9,17 @@ namespace core {
 
 namespace {
 
-struct Matrix { const float* data; i64 pitch; };
+struct Matrix {
+  const float* data;
+  i64 pitch;
+};
 
 // The operand as float rows [K, columns]; in place where it already is float32 rows.
 Matrix as_floats(const Tile& t, std::vector<float>& buffer) {
   const i64 k = t.partitions, n = t.elements;
   for (i64 p = 0; p < k; ++p) check_row(t, p, 0, n);
-  if (t.dtype == Dtype::float32 && t.contiguous() && !t.rows && t.pitch > 0) return {reinterpret_cast<const float*>(t.data), t.pitch / 4};
+  if (t.dtype == Dtype::float32 && t.contiguous() && !t.rows && t.pitch > 0)
+    return {reinterpret_cast<const float*>(t.data), t.pitch / 4};
   buffer.resize(k * n);
   for (i64 p = 0; p < k; ++p) {
     float* to = &buffer[p * n];
@@ -25,8 +29,8 @@ Matrix as_floats(const Tile& t, std::vector<float>& buffer) {
   return {buffer.data(), n};
 }
 
-// The moving operand of the last matmul as floats: the next one often takes the same tile with another stationary. Valid
-// only from one instruction to the next of one run of steps.
+// The moving operand of the last matmul as floats: the next one often takes the same tile with another stationary.
+// Valid only from one instruction to the next of one run of steps.
 struct Converted {
   const Core* core = nullptr;
   i64 step = -1;
@@ -36,10 +40,18 @@ struct Converted {
   std::array<i64, 4> stride{}, count{};
   std::vector<float> values;
   bool holds(const Core& c, const Tile& t) const {
-    return core == &c && step + 1 == c.steps && data == t.data && dtype == t.dtype && partitions == t.partitions && elements == t.elements && pitch == t.pitch && stride == t.stride && count == t.count && !t.rows;
+    return core == &c && step + 1 == c.steps && data == t.data && dtype == t.dtype && partitions == t.partitions &&
+           elements == t.elements && pitch == t.pitch && stride == t.stride && count == t.count && !t.rows;
   }
   void keep(const Core& c, const Tile& t) {
-    core = &c; data = t.data; dtype = t.dtype; partitions = t.partitions; elements = t.elements; pitch = t.pitch; stride = t.stride; count = t.count;
+    core = &c;
+    data = t.data;
+    dtype = t.dtype;
+    partitions = t.partitions;
+    elements = t.elements;
+    pitch = t.pitch;
+    stride = t.stride;
+    count = t.count;
   }
 };
 thread_local Converted converted;
@@ -61,20 +73,24 @@ bool permutation(const Matrix& m, i64 k, i64 n, std::vector<i64>& source) {
 }  // namespace
 
 namespace {
-bool begun_at(const Tile& t, const u8* at, u64 n) { return all_written({nullptr, 0, t.begun->bits.data(), false}, t.begun->place(at), n); }
+bool begun_at(const Tile& t, const u8* at, u64 n) {
+  return all_written({nullptr, 0, t.begun->bits.data(), false}, t.begun->place(at), n);
+}
 
 // Whether no byte of [at, at + n) has begun.
 bool none_begun(const Tile& t, const u8* at, u64 n) {
   const std::vector<u8>& bits = t.begun->bits;
   u64 k = t.begun->place(at);
   const u64 end = k + n;
-  for (; k < end && k % 8; ++k) if (bits[k / 8] >> (k % 8) & 1) return false;
+  for (; k < end && k % 8; ++k)
+    if (bits[k / 8] >> (k % 8) & 1) return false;
   for (; k + 64 <= end; k += 64) {
     u64 word;
     std::memcpy(&word, &bits[k / 8], 8);
     if (word) return false;
   }
-  for (; k < end; ++k) if (bits[k / 8] >> (k % 8) & 1) return false;
+  for (; k < end; ++k)
+    if (bits[k / 8] >> (k % 8) & 1) return false;
   return true;
 }
 }  // namespace
@@ -116,7 +132,10 @@ namespace {
 int accumulation_state(const Tile& dst) {
   bool all = true, any = false;
   for (i64 p = 0; p < dst.partitions; ++p) {
-    if (begun_at(dst, dst.row(p), u64(dst.elements) * dst.bytes)) { any = true; continue; }
+    if (begun_at(dst, dst.row(p), u64(dst.elements) * dst.bytes)) {
+      any = true;
+      continue;
+    }
     all = false;
     any = any || !none_begun(dst, dst.row(p), u64(dst.elements) * dst.bytes);
   }
@@ -135,7 +154,11 @@ void matmul_instruction(Call& c) {
   if (moving.dtype == Dtype::float32) {
     b = as_floats(moving, right);
   } else {
-    if (!converted.holds(c.core, moving)) { converted.core = nullptr; as_floats(moving, converted.values); converted.keep(c.core, moving); }
+    if (!converted.holds(c.core, moving)) {
+      converted.core = nullptr;
+      as_floats(moving, converted.values);
+      converted.keep(c.core, moving);
+    }
     converted.step = c.core.steps;
     b = {converted.values.data(), moving.elements};
   }
@@ -153,7 +176,8 @@ void matmul_instruction(Call& c) {
     std::vector<i64> source;
     product.resize(m * n);
     if (permutation(b, k, n, source)) {
-      for (i64 j = 0; j < n; ++j) for (i64 i = 0; i < m; ++i) product[i * n + j] = a.data[source[j] * a.pitch + i];
+      for (i64 j = 0; j < n; ++j)
+        for (i64 i = 0; i < m; ++i) product[i * n + j] = a.data[source[j] * a.pitch + i];
       return accumulate_into_psum(c, dst, product.data(), given, accumulate);
     }
     if (permutation(a, k, m, source)) {
@@ -164,7 +188,8 @@ void matmul_instruction(Call& c) {
   if (dst.dtype == Dtype::float32 && dst.contiguous() && dst.pitch > 0) {
     const int state = given ? int(accumulate) : accumulation_state(dst);
     if (state >= 0) {
-      if (state) for (i64 p = 0; p < m; ++p) check_row(dst, p, 0, n);
+      if (state)
+        for (i64 p = 0; p < m; ++p) check_row(dst, p, 0, n);
       gemm(m, n, k, a.data, a.pitch, b.data, b.pitch, reinterpret_cast<float*>(dst.data), dst.pitch / 4, state == 1);
       for (i64 p = 0; p < m; ++p) mark_row(dst, p, 0, n);
       return;

@@ -35,8 +35,8 @@ class Pages {
   u64 size_ = 0;
 };
 
-// SBUF and PSUM of one core. Partition p of a memory starts at base + p * pitch; the pitch is padded off multiples of 4 KiB,
-// for partitions would otherwise fall into the same few cache sets of the host.
+// SBUF and PSUM of one core. Partition p of a memory starts at base + p * pitch; the pitch is padded off multiples of 4
+// KiB, for partitions would otherwise fall into the same few cache sets of the host.
 struct CoreMemory {
   CoreMemory(i64 sbuf_bytes, i64 psum_bytes);
   Region sbuf, psum;

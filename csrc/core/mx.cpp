@@ -1,7 +1,7 @@
 // MX formats: blocks of 8 partitions x 4 packed values share one power-of-two scale (e8m0).
 //
-// Scale layout: the four blocks of a 32-partition quadrant keep their scales in the quadrant's first four partitions (of the
-// scale operand), one byte per packed column.
+// Scale layout: the four blocks of a 32-partition quadrant keep their scales in the quadrant's first four partitions
+// (of the scale operand), one byte per packed column.
 #include <algorithm>
 #include <cmath>
 
@@ -42,10 +42,14 @@ void quantize(Call& c) {
     write_integers(raw, scale_row(first), 0, columns, codes.data());
     for (i64 p = 0; p < 8; ++p) {
       float* row = &block[p * 4 * columns];
-      const float limit = dst.dtype == Dtype::float8_e4m3fn_x4 ? 448.0f : dst.dtype == Dtype::float8_e5m2_x4 ? 57344.0f : 6.0f;
+      const float limit = dst.dtype == Dtype::float8_e4m3fn_x4 ? 448.0f
+                          : dst.dtype == Dtype::float8_e5m2_x4 ? 57344.0f
+                                                               : 6.0f;
       for (i64 e = 0; e < 4 * columns; ++e) row[e] = std::clamp(row[e] * inverse[e / 4], -limit, limit);
       pack_x4(dst.dtype, row, columns, packed.data(), dst.bytes);
-      for_runs(dst, dst.row(first + p), 0, columns, [&](u8* at, i64 stride, i64 n, i64 done) { for (i64 i = 0; i < n; ++i) std::copy_n(&packed[(done + i) * dst.bytes], dst.bytes, at + i * stride); });
+      for_runs(dst, dst.row(first + p), 0, columns, [&](u8* at, i64 stride, i64 n, i64 done) {
+        for (i64 i = 0; i < n; ++i) std::copy_n(&packed[(done + i) * dst.bytes], dst.bytes, at + i * stride);
+      });
       mark_row(dst, first + p, 0, columns);
     }
   }
@@ -61,10 +65,12 @@ void expand(const Tile& t, const Tile& scale, std::vector<float>& out) {
   raw.dtype = Dtype::uint8;
   for (i64 p = 0; p < t.partitions; ++p) {
     check_row(t, p, 0, columns);
-    for_runs(t, t.row(p), 0, columns, [&](u8* at, i64 stride, i64 n, i64 done) { unpack_x4(t.dtype, at, stride, n, &values[4 * done]); });
+    for_runs(t, t.row(p), 0, columns,
+             [&](u8* at, i64 stride, i64 n, i64 done) { unpack_x4(t.dtype, at, stride, n, &values[4 * done]); });
     read_integers(raw, scale_row(p), 0, columns, codes.data());
     for (i64 e = 0; e < columns; ++e) factor[e] = codes[e] == 255 ? NAN : std::ldexp(1.0f, int(codes[e]) - 127);
-    for (int k = 0; k < 4; ++k) for (i64 e = 0; e < columns; ++e) out[(4 * p + k) * columns + e] = values[4 * e + k] * factor[e];
+    for (int k = 0; k < 4; ++k)
+      for (i64 e = 0; e < columns; ++e) out[(4 * p + k) * columns + e] = values[4 * e + k] * factor[e];
   }
 }
 
@@ -76,7 +82,8 @@ void mx_instruction(Call& c) {
   std::vector<float> a, b, product(dst.partitions * dst.elements);
   expand(stationary, scale_s, a);
   expand(moving, scale_m, b);
-  gemm(dst.partitions, dst.elements, 4 * stationary.partitions, a.data(), stationary.elements, b.data(), moving.elements, product.data(), dst.elements, false);
+  gemm(dst.partitions, dst.elements, 4 * stationary.partitions, a.data(), stationary.elements, b.data(),
+       moving.elements, product.data(), dst.elements, false);
   accumulate_into_psum(c, dst, product.data(), c.present(7), c.flag(7));
 }
 

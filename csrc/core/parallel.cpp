@@ -1,8 +1,8 @@
 // Iterations of a loop on several host threads, each with tiles of its own.
 //
-// A loop qualifies when its iterations write HBM disjointly and touch no registers, barriers or random state. Whether an
-// iteration reads what an earlier one left on chip is found as it runs: each iteration starts with its tiles unwritten, so such
-// a read raises, and the loop is run again in order (everything it wrote is then written again).
+// A loop qualifies when its iterations write HBM disjointly and touch no registers, barriers or random state. Whether
+// an iteration reads what an earlier one left on chip is found as it runs: each iteration starts with its tiles
+// unwritten, so such a read raises, and the loop is run again in order (everything it wrote is then written again).
 #include <omp.h>
 
 #include <algorithm>
@@ -19,14 +19,33 @@ namespace {
 
 bool forbidden(Opcode op) {
   switch (op) {
-    case Opcode::register_load: case Opcode::register_move: case Opcode::register_store: case Opcode::rank_id: case Opcode::device_print: case Opcode::core_barrier: case Opcode::sendrecv:
-    case Opcode::all_reduce: case Opcode::all_gather: case Opcode::reduce_scatter: case Opcode::all_to_all: case Opcode::collective_permute: case Opcode::rng: case Opcode::rand2:
-    case Opcode::dropout: case Opcode::set_rng_seed: case Opcode::rand_get_state: case Opcode::rand_set_state: return true;
-    default: return false;
+    case Opcode::register_load:
+    case Opcode::register_move:
+    case Opcode::register_store:
+    case Opcode::rank_id:
+    case Opcode::device_print:
+    case Opcode::core_barrier:
+    case Opcode::sendrecv:
+    case Opcode::all_reduce:
+    case Opcode::all_gather:
+    case Opcode::reduce_scatter:
+    case Opcode::all_to_all:
+    case Opcode::collective_permute:
+    case Opcode::rng:
+    case Opcode::rand2:
+    case Opcode::dropout:
+    case Opcode::set_rng_seed:
+    case Opcode::rand_get_state:
+    case Opcode::rand_set_state:
+      return true;
+    default:
+      return false;
   }
 }
 
-struct Axis { i64 stride, count; };
+struct Axis {
+  i64 stride, count;
+};
 
 struct Analysis {
   const Plan& plan;
@@ -45,9 +64,13 @@ struct Analysis {
     std::map<i32, i64> coefficient;
     for (i32 t = 0; t < a.offset.terms; ++t) {
       const i32 slot = a.offset.slot[t];
-      if (slot == variable) { own = a.offset.coefficient[t]; coefficient[slot] = own; }
-      else if (auto it = inner.find(slot); it != inner.end()) coefficient[slot] = a.offset.coefficient[t];
-      else if (slot >= plan.program->loop_variables) return false;
+      if (slot == variable) {
+        own = a.offset.coefficient[t];
+        coefficient[slot] = own;
+      } else if (auto it = inner.find(slot); it != inner.end())
+        coefficient[slot] = a.offset.coefficient[t];
+      else if (slot >= plan.program->loop_variables)
+        return false;
     }
     std::map<i32, i64> ragged;  // slot whose last tile is cut: elements in all along (slot, dimension)
     for (int d = 0; d < a.dims; ++d) {
@@ -63,7 +86,8 @@ struct Analysis {
         const i32 slot = y.slot[0];
         const i64 cap = x.c;
         const bool one_step = slot == variable || inner.count(slot);
-        if (one_step && -y.coefficient[0] == cap && coefficient.count(slot) && coefficient[slot] == cap * a.stride[d].c) ragged[slot] = y.c;
+        if (one_step && -y.coefficient[0] == cap && coefficient.count(slot) && coefficient[slot] == cap * a.stride[d].c)
+          ragged[slot] = y.c;
         count = cap;
       } else if (a.count[d].terms) {
         return false;
@@ -71,12 +95,21 @@ struct Analysis {
       out.push_back({std::abs(a.stride[d].c), count});
     }
     for (auto [slot, k] : coefficient) {
-      const i64 by = slot == variable ? step : inner.at(slot).stride, n = slot == variable ? trips : inner.at(slot).count;
+      const i64 by = slot == variable ? step : inner.at(slot).stride,
+                n = slot == variable ? trips : inner.at(slot).count;
       Axis x{std::abs(k * by), n};
       if (auto it = ragged.find(slot); it != ragged.end()) {
         // drop the tile axis: the pair is one axis of `total` elements
-        for (auto& o : out) if (o.count > 1 && o.stride * o.count == x.stride) { o.count = it->second; x.count = 1; break; }
-        if (slot == variable && x.count == 1) { out.push_back({-1, 1}); continue; }
+        for (auto& o : out)
+          if (o.count > 1 && o.stride * o.count == x.stride) {
+            o.count = it->second;
+            x.count = 1;
+            break;
+          }
+        if (slot == variable && x.count == 1) {
+          out.push_back({-1, 1});
+          continue;
+        }
       }
       out.push_back(x);
     }
@@ -93,8 +126,11 @@ struct Analysis {
       if (common && own != common) return false;
       common = own;
       i64 first = a->offset.c, span = 0;
-      for (i32 t = 0; t < a->offset.terms; ++t) if (a->offset.slot[t] != variable && !inner.count(a->offset.slot[t])) first += a->offset.coefficient[t] * slots[a->offset.slot[t]];
-      for (const Axis& x : all) if (x.stride > 0 && x.stride != std::abs(own * step)) span += x.stride * (x.count - 1);
+      for (i32 t = 0; t < a->offset.terms; ++t)
+        if (a->offset.slot[t] != variable && !inner.count(a->offset.slot[t]))
+          first += a->offset.coefficient[t] * slots[a->offset.slot[t]];
+      for (const Axis& x : all)
+        if (x.stride > 0 && x.stride != std::abs(own * step)) span += x.stride * (x.count - 1);
       low = std::min(low, first);
       high = std::max(high, first + span);
     }
@@ -115,7 +151,8 @@ struct Analysis {
   }
 
   bool add_access(const PlanAccess& a, Role role, Opcode op) {
-    for (i32 id : {a.scalar_access, a.vector_access}) if (id >= 0 && !add_access(plan.accesses[id], Role::read, op)) return false;
+    for (i32 id : {a.scalar_access, a.vector_access})
+      if (id >= 0 && !add_access(plan.accesses[id], Role::read, op)) return false;
     if (role == Role::any) return true;
     const bool writes = role != Role::read, reads = role == Role::read;
     if (a.space == Space::hbm) {
@@ -130,15 +167,17 @@ struct Analysis {
     if (role == Role::begin) begun.insert(a.buffer);
     if (op == Opcode::nc_matmul || op == Opcode::nc_matmul_mx) matmul_targets.insert(a.buffer);
     if (a.offset.general >= 0 || a.indirect) return false;
-    for (i32 t = 0; t < a.offset.terms; ++t) if (a.offset.slot[t] == variable) return false;
+    for (i32 t = 0; t < a.offset.terms; ++t)
+      if (a.offset.slot[t] == variable) return false;
     return true;
   }
 };
 
 bool overlap(const Plan& plan, i32 a, i32 b) {
   const Buffer &x = plan.program->buffers[a], &y = plan.program->buffers[b];
-  return x.space == y.space && x.core == y.core && x.byte < y.byte + plan.buffer_bytes[b] && y.byte < x.byte + plan.buffer_bytes[a] &&
-         x.partition < y.partition + plan.buffer_partitions[b] && y.partition < x.partition + plan.buffer_partitions[a];
+  return x.space == y.space && x.core == y.core && x.byte < y.byte + plan.buffer_bytes[b] &&
+         y.byte < x.byte + plan.buffer_bytes[a] && x.partition < y.partition + plan.buffer_partitions[b] &&
+         y.partition < x.partition + plan.buffer_partitions[a];
 }
 
 bool uses_running_accumulator(const Plan& plan, const PlanInstruction& i) {
@@ -146,7 +185,8 @@ bool uses_running_accumulator(const Plan& plan, const PlanInstruction& i) {
   if (at < 0 || i.arguments[at].kind != ValueKind::text) return false;
   const std::string& s = plan.program->texts[i.arguments[at].index];
   const int result = definition(i.opcode).find("reduce_res");
-  return s == "reduce" || s == "load_reduce" || (s == "idle" && result >= 0 && i.arguments[result].kind != ValueKind::none);
+  return s == "reduce" || s == "load_reduce" ||
+         (s == "idle" && result >= 0 && i.arguments[result].kind != ValueKind::none);
 }
 
 bool analyse(Core& core, std::size_t at, Analysis& a) {
@@ -159,7 +199,8 @@ bool analyse(Core& core, std::size_t at, Analysis& a) {
     if (l.kind == LoopKind::while_register || !l.start.constant() || l.start.c != 0 || !l.step.constant()) return false;
     i64 stop = l.stop.c;
     if (!l.stop.constant()) {
-      for (i32 t = 0; t < l.stop.terms; ++t) if (l.stop.slot[t] >= plan.program->loop_variables || l.stop.coefficient[t] > 0) return false;
+      for (i32 t = 0; t < l.stop.terms; ++t)
+        if (l.stop.slot[t] >= plan.program->loop_variables || l.stop.coefficient[t] > 0) return false;
       if (l.stop.general >= 0) return false;
     }
     a.inner[l.variable] = {l.step.c, ceil_div(std::max<i64>(stop, 0), l.step.c)};
@@ -173,26 +214,41 @@ bool analyse(Core& core, std::size_t at, Analysis& a) {
       if (i.arguments[n].kind == ValueKind::access) {
         if (!a.add_access(plan.accesses[i.arguments[n].index], d.parameters[n].role, i.opcode)) return false;
       } else if (i.arguments[n].kind == ValueKind::list) {
-        for (const Value& v : plan.program->lists[i.arguments[n].index]) if (v.kind == ValueKind::access && !a.add_access(plan.accesses[v.payload], Role::read, i.opcode)) return false;
+        for (const Value& v : plan.program->lists[i.arguments[n].index])
+          if (v.kind == ValueKind::access && !a.add_access(plan.accesses[v.payload], Role::read, i.opcode))
+            return false;
       }
     }
   }
-  for (i32 b : a.matmul_targets) if (!a.begun.count(b)) return false;
-  for (auto& [b, accesses] : a.hbm_writes) if (a.hbm_reads.count(b) || !a.disjoint(accesses)) return false;
-  for (i32 r : a.read) if (!a.written.count(r)) for (i32 w : a.written) if (overlap(plan, r, w)) return false;
+  for (i32 b : a.matmul_targets)
+    if (!a.begun.count(b)) return false;
+  for (auto& [b, accesses] : a.hbm_writes)
+    if (a.hbm_reads.count(b) || !a.disjoint(accesses)) return false;
+  for (i32 r : a.read)
+    if (!a.written.count(r))
+      for (i32 w : a.written)
+        if (overlap(plan, r, w)) return false;
   return true;
 }
 
-u64 row_address(const CoreMemory& m, const Buffer& b, i64 p) { return u64((b.partition + p) * (b.space == Space::sbuf ? m.sbuf_pitch : m.psum_pitch) + b.byte); }
+u64 row_address(const CoreMemory& m, const Buffer& b, i64 p) {
+  return u64((b.partition + p) * (b.space == Space::sbuf ? m.sbuf_pitch : m.psum_pitch) + b.byte);
+}
 
 void copy_bits(const Region& to, const Region& from, u64 at, u64 n) {
-  if (at % 8 == 0 && n % 8 == 0) { std::memcpy(to.written + at / 8, from.written + at / 8, n / 8); return; }
-  for (u64 i = 0; i < n; ++i) all_written(from, at + i, 1) ? mark_written(to, at + i, 1) : mark_unwritten(to, at + i, 1);
+  if (at % 8 == 0 && n % 8 == 0) {
+    std::memcpy(to.written + at / 8, from.written + at / 8, n / 8);
+    return;
+  }
+  for (u64 i = 0; i < n; ++i)
+    all_written(from, at + i, 1) ? mark_written(to, at + i, 1) : mark_unwritten(to, at + i, 1);
 }
 
 }  // namespace
 
-struct Workers { std::vector<std::unique_ptr<Core>> cores; };
+struct Workers {
+  std::vector<std::unique_ptr<Core>> cores;
+};
 
 bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step) {
   const int threads = omp_get_max_threads();
@@ -200,14 +256,26 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
   const CodeStep& loop = plan.code[core.index][at];
   if (threads < 2 || !core.rank.options.check_uninitialised) return false;
   if (core.affine.size()) return false;
-  Analysis a{plan, core.slots.data(), plan.loops[loop.index].variable, ceil_div(stop - start, step), step, {}, {}, {}, {}, {}, {}, {}};
+  Analysis a{plan,
+             core.slots.data(),
+             plan.loops[loop.index].variable,
+             ceil_div(stop - start, step),
+             step,
+             {},
+             {},
+             {},
+             {},
+             {},
+             {},
+             {}};
   if (!analyse(core, at, a)) {
     core.parallel_refused[loop.index] = 1;
     return false;
   }
   const Program& program = *plan.program;
   std::vector<u8> shared(program.buffers.size(), 0);
-  for (i32 r : a.read) if (!a.written.count(r)) shared[r] = 1;
+  for (i32 r : a.read)
+    if (!a.written.count(r)) shared[r] = 1;
   if (!core.workers) core.workers = std::make_shared<Workers>();
   auto& pool = core.workers->cores;
   while (int(pool.size()) < threads) pool.push_back(std::make_unique<Core>(core.rank, core.index));
@@ -239,7 +307,10 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
           const u64 address = row_address(*w.memory, buffer, p);
           mark_unwritten(region, address, u64(plan.buffer_bytes[b]));
         }
-        if (buffer.space == Space::psum) { Begun& begun = w.begun_of(b); std::fill(begun.bits.begin(), begun.bits.end(), u8(0)); }
+        if (buffer.space == Space::psum) {
+          Begun& begun = w.begun_of(b);
+          std::fill(begun.bits.begin(), begun.bits.end(), u8(0));
+        }
       }
       w.slots[a.variable] = start + n * step;
       w.at = at + 1;
@@ -267,7 +338,8 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
     if (code[s].kind != StepKind::instruction) continue;
     const PlanInstruction& i = plan.instructions[code[s].index];
     if (i.opcode == Opcode::tensor_begin) continue;
-    for (i32 n = 0; n < i.argument_count; ++n) if (i.arguments[n].kind == ValueKind::access) used_outside.insert(plan.accesses[i.arguments[n].index].buffer);
+    for (i32 n = 0; n < i.argument_count; ++n)
+      if (i.arguments[n].kind == ValueKind::access) used_outside.insert(plan.accesses[i.arguments[n].index].buffer);
   }
   for (i32 b : a.written) {
     bool needed = false;
@@ -275,7 +347,8 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
     if (!needed) continue;
     const Buffer& buffer = program.buffers[b];
     const bool sbuf = buffer.space == Space::sbuf;
-    const Region &to = sbuf ? core.memory->sbuf : core.memory->psum, &from = sbuf ? last.memory->sbuf : last.memory->psum;
+    const Region &to = sbuf ? core.memory->sbuf : core.memory->psum,
+                 &from = sbuf ? last.memory->sbuf : last.memory->psum;
     for (i64 p = 0; p < plan.buffer_partitions[b]; ++p) {
       const u64 address = row_address(*core.memory, buffer, p), n = u64(plan.buffer_bytes[b]);
       std::memcpy(to.base + address, from.base + address, n);
@@ -285,7 +358,10 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
   }
   core.vector_accumulator = last.vector_accumulator;
   core.scalar_accumulator = last.scalar_accumulator;
-  for (auto& w : pool) { core.steps += w->steps; w->steps = 0; }
+  for (auto& w : pool) {
+    core.steps += w->steps;
+    w->steps = 0;
+  }
   core.slots[a.variable] = start + (trips - 1) * step;
   return true;
 }

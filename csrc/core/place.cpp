@@ -14,14 +14,18 @@ struct Life {
   bool rotates;  // begins in a loop
 };
 
-// First to last position at which each tile of a core is in use; a tile used outside the loop it starts in lives through it.
+// First to last position at which each tile of a core is in use; a tile used outside the loop it starts in lives
+// through it.
 std::vector<Life> lifetimes(const Program& p, int core, Space space) {
   const auto& steps = p.steps[core];
   std::vector<i32> parent(steps.size(), -1);  // position of the innermost open loop
   std::vector<i64> loop_end(steps.size(), -1);
   std::vector<i32> open;
   for (i32 s = 0; s < i32(steps.size()); ++s) {
-    if (steps[s].kind == StepKind::end) { loop_end[open.back()] = s; open.pop_back(); }
+    if (steps[s].kind == StepKind::end) {
+      loop_end[open.back()] = s;
+      open.pop_back();
+    }
     parent[s] = open.empty() ? -1 : open.back();
     if (steps[s].kind == StepKind::loop) open.push_back(s);
   }
@@ -36,8 +40,14 @@ std::vector<Life> lifetimes(const Program& p, int core, Space space) {
     for (i32 q = parent[first]; q >= 0; q = parent[q]) chain.insert(q);
     i64 end = at, start = first;
     i32 q = parent[at];
-    while (!chain.count(q)) { end = loop_end[q]; q = parent[q]; }
-    for (i32 r = parent[first]; r != q && r >= 0; r = parent[r]) { start = r; end = std::max(end, loop_end[r]); }
+    while (!chain.count(q)) {
+      end = loop_end[q];
+      q = parent[q];
+    }
+    for (i32 r = parent[first]; r != q && r >= 0; r = parent[r]) {
+      start = r;
+      end = std::max(end, loop_end[r]);
+    }
     range.first = std::min(range.first, start);
     range.second = std::max(range.second, end);
   };
@@ -51,7 +61,9 @@ std::vector<Life> lifetimes(const Program& p, int core, Space space) {
     if (steps[s].kind != StepKind::instruction) continue;
     for (const Value& v : p.argument_lists[p.instructions[steps[s].index].arguments]) {
       if (v.kind == ValueKind::access) use_access(use_access, i32(v.payload), s);
-      if (v.kind == ValueKind::list) for (const Value& w : p.lists[v.payload]) if (w.kind == ValueKind::access) use_access(use_access, i32(w.payload), s);
+      if (v.kind == ValueKind::list)
+        for (const Value& w : p.lists[v.payload])
+          if (w.kind == ValueKind::access) use_access(use_access, i32(w.payload), s);
     }
   }
   std::vector<Life> out;
@@ -62,17 +74,23 @@ std::vector<Life> lifetimes(const Program& p, int core, Space space) {
     i64 end = entry.second.second;
     out.push_back({buffer, bytes, entry.second.first, end, parent[entry.first] >= 0});
   }
-  std::sort(out.begin(), out.end(), [](const Life& a, const Life& b) { return std::tie(a.start, a.buffer) < std::tie(b.start, b.buffer); });
+  std::sort(out.begin(), out.end(),
+            [](const Life& a, const Life& b) { return std::tie(a.start, a.buffer) < std::tie(b.start, b.buffer); });
   return out;
 }
 
-// One pass over the tiles in order of birth, each placed behind the previous one where there is room (so that reuse of an
-// address comes as late as possible); `copies` places of each tile for loops to rotate through.
-bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, i64 bank, const std::vector<i64>& copies, std::string& holders, std::vector<std::pair<i32, i64>>& placed) {
-  struct Block { i64 start, end, until; i32 buffer; };
+// One pass over the tiles in order of birth, each placed behind the previous one where there is room (so that reuse of
+// an address comes as late as possible); `copies` places of each tile for loops to rotate through.
+bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, i64 bank,
+           const std::vector<i64>& copies, std::string& holders, std::vector<std::pair<i32, i64>>& placed) {
+  struct Block {
+    i64 start, end, until;
+    i32 buffer;
+  };
   std::vector<Block> active;
   std::vector<Life> pinned;
-  for (const Life& l : lives) if (p.buffers[l.buffer].pinned) pinned.push_back(l);
+  for (const Life& l : lives)
+    if (p.buffers[l.buffer].pinned) pinned.push_back(l);
   i64 pointer = 0;
   placed.clear();
   for (std::size_t n = 0; n < lives.size(); ++n) {
@@ -82,27 +100,39 @@ bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, 
     const i64 size = place_bytes(bank ? Space::psum : Space::sbuf, l.bytes);
     const i64 want = size * copies[n];
     std::vector<Block> busy = active;
-    for (const Life& q : pinned) if (q.start <= l.end && l.start <= q.end) busy.push_back({p.buffers[q.buffer].byte, p.buffers[q.buffer].byte + q.bytes, 0, q.buffer});
+    for (const Life& q : pinned)
+      if (q.start <= l.end && l.start <= q.end)
+        busy.push_back({p.buffers[q.buffer].byte, p.buffers[q.buffer].byte + q.bytes, 0, q.buffer});
     std::sort(busy.begin(), busy.end(), [](const Block& a, const Block& b) { return a.start < b.start; });
     auto fit = [&](i64 from) -> i64 {
       i64 at = (from + align - 1) / align * align;
-      auto settle = [&](i64 x) { return bank && size <= bank ? (x % bank + size > bank ? (x / bank + 1) * bank : x) : bank ? (x + bank - 1) / bank * bank : x; };
+      auto settle = [&](i64 x) {
+        return bank && size <= bank ? (x % bank + size > bank ? (x / bank + 1) * bank : x)
+               : bank               ? (x + bank - 1) / bank * bank
+                                    : x;
+      };
       at = settle(at);
-      for (const Block& b : busy) if (at < b.end && b.start < at + want) at = settle((b.end + align - 1) / align * align);
+      for (const Block& b : busy)
+        if (at < b.end && b.start < at + want) at = settle((b.end + align - 1) / align * align);
       return at + want <= capacity ? at : -1;
     };
     i64 at = fit(pointer);
     if (at < 0) at = fit(0);
     if (at < 0) {
-      std::sort(busy.begin(), busy.end(), [](const Block& a, const Block& b) { return a.end - a.start > b.end - b.start; });
+      std::sort(busy.begin(), busy.end(),
+                [](const Block& a, const Block& b) { return a.end - a.start > b.end - b.start; });
       i64 held = 0;
       holders.clear();
       for (std::size_t k = 0; k < busy.size(); ++k) {
         held += busy[k].end - busy[k].start;
-        if (k < 8) holders += (k ? ", " : "") + p.buffers[busy[k].buffer].name + " " + std::to_string(busy[k].end - busy[k].start);
+        if (k < 8)
+          holders +=
+              (k ? ", " : "") + p.buffers[busy[k].buffer].name + " " + std::to_string(busy[k].end - busy[k].start);
       }
       if (busy.size() > 8) holders += ", and " + std::to_string(busy.size() - 8) + " more";
-      holders = "tensor '" + p.buffers[l.buffer].name + "' needs " + std::to_string(l.bytes) + " bytes per partition, and of " + std::to_string(capacity) + " there are " + std::to_string(held) + " held by " + (holders.empty() ? "nothing" : holders);
+      holders = "tensor '" + p.buffers[l.buffer].name + "' needs " + std::to_string(l.bytes) +
+                " bytes per partition, and of " + std::to_string(capacity) + " there are " + std::to_string(held) +
+                " held by " + (holders.empty() ? "nothing" : holders);
       return false;
     }
     placed.push_back({l.buffer, at});
@@ -116,7 +146,8 @@ bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, 
 template <class Fits>
 void spread(const std::vector<Life>& lives, i64 most, std::vector<i64>& copies, Fits&& fits) {
   constexpr std::size_t one_by_one_max = 64;
-  const std::size_t rotating = std::size_t(std::count_if(lives.begin(), lives.end(), [](const Life& l) { return l.rotates; }));
+  const std::size_t rotating =
+      std::size_t(std::count_if(lives.begin(), lives.end(), [](const Life& l) { return l.rotates; }));
   if (rotating > one_by_one_max) {
     for (i64 c = most; c > 1; c /= 2) {
       for (std::size_t n = 0; n < lives.size(); ++n) copies[n] = lives[n].rotates ? c : 1;
@@ -125,15 +156,21 @@ void spread(const std::vector<Life>& lives, i64 most, std::vector<i64>& copies, 
     std::fill(copies.begin(), copies.end(), 1);
     return;
   }
-  // First two places for each, then small tiles up to the most: a further place for what streams in matters more than one for a large result.
+  // First two places for each, then small tiles up to the most: a further place for what streams in matters more than
+  // one for a large result.
   std::vector<std::size_t> order(lives.size());
   for (std::size_t n = 0; n < order.size(); ++n) order[n] = n;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lives[a].bytes < lives[b].bytes; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return lives[a].bytes < lives[b].bytes; });
   for (i64 limit : {i64(2), most})
     for (std::size_t n : order)
-      while (lives[n].rotates && copies[n] < limit) {  // powers of two: loops over several tiles have a short common period
+      while (lives[n].rotates &&
+             copies[n] < limit) {  // powers of two: loops over several tiles have a short common period
         copies[n] *= 2;
-        if (!fits()) { copies[n] /= 2; break; }
+        if (!fits()) {
+          copies[n] /= 2;
+          break;
+        }
       }
 }
 
@@ -146,12 +183,17 @@ void place_tensors(Program& p, bool limited) {
       const std::vector<Life> lives = lifetimes(p, core, space);
       const bool sbuf = space == Space::sbuf;
       constexpr i64 unlimited = i64(1) << 24;  // 16 MiB a partition
-      const i64 capacity = !limited ? unlimited : i64(chip[sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]) - (sbuf ? i64(chip["sbuf_reserved_bytes_per_partition"]) : 0);
+      const i64 capacity = !limited ? unlimited
+                                    : i64(chip[sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]) -
+                                          (sbuf ? i64(chip["sbuf_reserved_bytes_per_partition"]) : 0);
       std::string holders;
       std::vector<std::pair<i32, i64>> placed;
       std::vector<i64> copies(lives.size(), 1);
       auto fits = [&] { return place(p, lives, capacity, 64, sbuf ? 0 : 2048, copies, holders, placed); };
-      if (!fits()) throw Error(Category::capacity, std::string(space_names[int(space)]) + " of core " + std::to_string(core) + " is full: " + holders, "", "use smaller tiles, or let tensors end earlier");
+      if (!fits())
+        throw Error(Category::capacity,
+                    std::string(space_names[int(space)]) + " of core " + std::to_string(core) + " is full: " + holders,
+                    "", "use smaller tiles, or let tensors end earlier");
       if (limited) spread(lives, sbuf ? 16 : 8, copies, fits);
       fits();
       std::map<i32, i32> places;
@@ -179,11 +221,22 @@ struct Compactor {
     const Expression e = from.expressions[id];
     i32 r;
     switch (e.op) {
-      case Node::constant: r = to.expressions.constant(e.value); break;
-      case Node::loop: r = to.expressions.leaf(Node::loop, variable(e.a)); break;
-      case Node::symbol: r = to.expressions.leaf(Node::symbol, e.a); break;
-      case Node::reg: r = to.expressions.leaf(Node::reg, e.a); break;
-      default: { const i32 a = expression(e.a), b = expression(e.b); r = to.expressions.append_raw({e.op, a, b, 0}); }
+      case Node::constant:
+        r = to.expressions.constant(e.value);
+        break;
+      case Node::loop:
+        r = to.expressions.leaf(Node::loop, variable(e.a));
+        break;
+      case Node::symbol:
+        r = to.expressions.leaf(Node::symbol, e.a);
+        break;
+      case Node::reg:
+        r = to.expressions.leaf(Node::reg, e.a);
+        break;
+      default: {
+        const i32 a = expression(e.a), b = expression(e.b);
+        r = to.expressions.append_raw({e.op, a, b, 0});
+      }
     }
     return expressions[id] = r;
   }
@@ -209,7 +262,10 @@ struct Compactor {
     Access a = from.accesses[id];
     a.buffer = buffer(a.buffer);
     a.offset = expression(a.offset);
-    for (int d = 0; d < a.dims; ++d) { a.stride[d] = expression(a.stride[d]); a.count[d] = expression(a.count[d]); }
+    for (int d = 0; d < a.dims; ++d) {
+      a.stride[d] = expression(a.stride[d]);
+      a.count[d] = expression(a.count[d]);
+    }
     a.scalar_access = access(a.scalar_access);
     a.vector_access = access(a.vector_access);
     for (i32* e : {&a.scalar_expression, &a.scalar_stride, &a.vector_stride, &a.vector_bound}) *e = expression(*e);
@@ -217,16 +273,23 @@ struct Compactor {
   }
   Value value(Value v) {
     switch (v.kind) {
-      case ValueKind::access: v.payload = access(i32(v.payload)); break;
-      case ValueKind::expression: v.payload = expression(i32(v.payload)); break;
-      case ValueKind::text: v.payload = text(i32(v.payload)); break;
+      case ValueKind::access:
+        v.payload = access(i32(v.payload));
+        break;
+      case ValueKind::expression:
+        v.payload = expression(i32(v.payload));
+        break;
+      case ValueKind::text:
+        v.payload = text(i32(v.payload));
+        break;
       case ValueKind::list: {
         std::vector<Value> copy;
         for (const Value& w : from.lists[v.payload]) copy.push_back(value(w));
         v.payload = to.intern_list(copy);
         break;
       }
-      default: break;
+      default:
+        break;
     }
     return v;
   }
@@ -250,7 +313,8 @@ std::shared_ptr<Program> compacted(const Program& from) {
   to.registers = from.registers;
   to.steps.resize(from.steps.size());
   // Kernel arguments keep their order, used or not.
-  for (i32 b = 0; b < i32(from.buffers.size()); ++b) if (from.buffers[b].space == Space::hbm) c.buffer(b);
+  for (i32 b = 0; b < i32(from.buffers.size()); ++b)
+    if (from.buffers[b].space == Space::hbm) c.buffer(b);
   for (std::size_t core = 0; core < from.steps.size(); ++core)
     for (const Step& s : from.steps[core]) {
       if (s.kind == StepKind::instruction) {

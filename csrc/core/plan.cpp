@@ -18,28 +18,42 @@ Linear linear_of(const Program& p, const std::vector<i64>& symbols, i32 id) {
   const Expression& e = p.expressions[id];
   Linear r;
   switch (e.op) {
-    case Node::constant: r.c = e.value; return r;
-    case Node::symbol: r.c = symbols[e.a]; return r;
-    case Node::loop: r.terms[e.a] = 1; return r;
-    case Node::reg: r.terms[p.loop_variables + e.a] = 1; return r;
-    default: break;
+    case Node::constant:
+      r.c = e.value;
+      return r;
+    case Node::symbol:
+      r.c = symbols[e.a];
+      return r;
+    case Node::loop:
+      r.terms[e.a] = 1;
+      return r;
+    case Node::reg:
+      r.terms[p.loop_variables + e.a] = 1;
+      return r;
+    default:
+      break;
   }
   const Linear a = linear_of(p, symbols, e.a), b = linear_of(p, symbols, e.b);
   if (!a.affine || !b.affine) return {false, 0, {}};
   if (e.op == Node::add) {
     r = a;
     r.c += b.c;
-    for (auto [s, k] : b.terms) if (!(r.terms[s] += k)) r.terms.erase(s);
+    for (auto [s, k] : b.terms)
+      if (!(r.terms[s] += k)) r.terms.erase(s);
     return r;
   }
   if (e.op == Node::multiply && (a.terms.empty() || b.terms.empty())) {
     const Linear& x = b.terms.empty() ? a : b;
     const i64 k = b.terms.empty() ? b.c : a.c;
-    if (k) { r.c = x.c * k; for (auto [s, q] : x.terms) r.terms[s] = q * k; }
+    if (k) {
+      r.c = x.c * k;
+      for (auto [s, q] : x.terms) r.terms[s] = q * k;
+    }
     return r;
   }
   if (a.terms.empty() && b.terms.empty()) {
-    if (b.c <= 0 && (e.op == Node::floor_div || e.op == Node::ceil_div || e.op == Node::modulo)) fail(Category::configuration, "an index expression divides by " + std::to_string(b.c));
+    if (b.c <= 0 && (e.op == Node::floor_div || e.op == Node::ceil_div || e.op == Node::modulo))
+      fail(Category::configuration, "an index expression divides by " + std::to_string(b.c));
     r.c = apply(e.op, a.c, b.c);
     return r;
   }
@@ -57,25 +71,36 @@ Quantity Plan::compile(i32 id) const {
     return q;
   }
   q.c = l.c;
-  for (auto [slot, k] : l.terms) { q.slot[q.terms] = slot; q.coefficient[q.terms++] = k; }
+  for (auto [slot, k] : l.terms) {
+    q.slot[q.terms] = slot;
+    q.coefficient[q.terms++] = k;
+  }
   return q;
 }
 
 i64 Plan::general_value(i32 id, const i64* slots_now) const {
   const Expression& e = program->expressions[id];
   switch (e.op) {
-    case Node::constant: return e.value;
-    case Node::symbol: return symbol_values[e.a];
-    case Node::loop: return slots_now[e.a];
-    case Node::reg: return slots_now[program->loop_variables + e.a];
-    default: return apply(e.op, general_value(e.a, slots_now), general_value(e.b, slots_now));
+    case Node::constant:
+      return e.value;
+    case Node::symbol:
+      return symbol_values[e.a];
+    case Node::loop:
+      return slots_now[e.a];
+    case Node::reg:
+      return slots_now[program->loop_variables + e.a];
+    default:
+      return apply(e.op, general_value(e.a, slots_now), general_value(e.b, slots_now));
   }
 }
 
-Plan::Plan(std::shared_ptr<const Program> p, const std::map<std::string, i64>& symbols) : program(std::move(p)), chip(find_chip(program->chip)) {
+Plan::Plan(std::shared_ptr<const Program> p, const std::map<std::string, i64>& symbols)
+    : program(std::move(p)), chip(find_chip(program->chip)) {
   for (const std::string& s : program->symbols) {
     auto it = symbols.find(s);
-    if (it == symbols.end()) fail(Category::configuration, "symbol '" + s + "' of program '" + program->name + "' has no value", "pass symbols={'" + s + "': ...}");
+    if (it == symbols.end())
+      fail(Category::configuration, "symbol '" + s + "' of program '" + program->name + "' has no value",
+           "pass symbols={'" + s + "': ...}");
     symbol_values.push_back(it->second);
   }
   slots = program->loop_variables + i32(program->registers.size());
@@ -84,7 +109,8 @@ Plan::Plan(std::shared_ptr<const Program> p, const std::map<std::string, i64>& s
     i64 elements = 1;
     for (i32 s : b.shape) {
       const Quantity q = compile(s);
-      if (!q.constant()) fail(Category::configuration, "the shape of tensor '" + b.name + "' depends on a loop variable or register");
+      if (!q.constant())
+        fail(Category::configuration, "the shape of tensor '" + b.name + "' depends on a loop variable or register");
       if (q.c < 0) fail(Category::configuration, "tensor '" + b.name + "' has a negative dimension");
       shape.push_back(q.c);
       elements *= q.c;
@@ -94,7 +120,8 @@ Plan::Plan(std::shared_ptr<const Program> p, const std::map<std::string, i64>& s
     buffer_bytes.push_back(size_of(b.dtype) * (on_chip && !shape.empty() && shape[0] ? elements / shape[0] : elements));
     buffer_shape.push_back(std::move(shape));
   }
-  for (const Loop& l : program->loops) loops.push_back({l.kind, l.variable, l.condition, compile(l.start), compile(l.stop), compile(l.step)});
+  for (const Loop& l : program->loops)
+    loops.push_back({l.kind, l.variable, l.condition, compile(l.start), compile(l.stop), compile(l.step)});
   accesses.resize(program->accesses.size());
   for (i32 i = 0; i < i32(accesses.size()); ++i) compile_access(i);
   compile_arguments();
@@ -127,8 +154,10 @@ Quantity Plan::uncut(const Quantity& q) const {
   i64 least = rest.c;
   for (i32 t = 0; t < rest.terms; ++t) {
     const PlanLoop* loop = nullptr;
-    for (const PlanLoop& l : loops) if (l.variable == rest.slot[t]) loop = &l;
-    if (!loop || !loop->start.constant() || !loop->stop.constant() || !loop->step.constant() || loop->step.c <= 0) return q;
+    for (const PlanLoop& l : loops)
+      if (l.variable == rest.slot[t]) loop = &l;
+    if (!loop || !loop->start.constant() || !loop->stop.constant() || !loop->step.constant() || loop->step.c <= 0)
+      return q;
     if (loop->stop.c <= loop->start.c) continue;
     const i64 last = loop->start.c + (loop->stop.c - 1 - loop->start.c) / loop->step.c * loop->step.c;
     least += std::min(rest.coefficient[t] * loop->start.c, rest.coefficient[t] * last);
@@ -168,34 +197,49 @@ void Plan::compile_arguments() {
   std::map<std::pair<u16, i32>, std::pair<const PlanArgument*, i32>> known;
   for (i32 n = 0; n < i32(program->instructions.size()); ++n) {
     const Instruction& instruction = program->instructions[n];
-    if (instruction.opcode >= opcode_count) fail(Category::corrupt_file, "instruction number " + std::to_string(instruction.opcode) + " does not exist");
+    if (instruction.opcode >= opcode_count)
+      fail(Category::corrupt_file, "instruction number " + std::to_string(instruction.opcode) + " does not exist");
     auto [it, fresh] = known.try_emplace({instruction.opcode, instruction.arguments});
     if (fresh) {
       const Definition& d = definition(Opcode(instruction.opcode));
       const auto& values = program->argument_lists[instruction.arguments];
-      if (values.size() != d.parameters.size()) fail(Category::corrupt_file, std::string(opcode_names[instruction.opcode]) + " has the wrong number of arguments");
+      if (values.size() != d.parameters.size())
+        fail(Category::corrupt_file,
+             std::string(opcode_names[instruction.opcode]) + " has the wrong number of arguments");
       auto storage = std::make_unique<PlanArgument[]>(values.size());
       for (std::size_t i = 0; i < values.size(); ++i) {
         PlanArgument& a = storage[i];
         const Value& v = values[i];
         a.kind = v.kind;
         switch (v.kind) {
-          case ValueKind::none: break;
-          case ValueKind::integer: case ValueKind::boolean: a.number = double(v.payload); break;
-          case ValueKind::real: a.number = std::bit_cast<double>(v.payload); break;
-          case ValueKind::expression: a.index = i32(quantities.size()); quantities.push_back(compile(i32(v.payload))); break;
+          case ValueKind::none:
+            break;
+          case ValueKind::integer:
+          case ValueKind::boolean:
+            a.number = double(v.payload);
+            break;
+          case ValueKind::real:
+            a.number = std::bit_cast<double>(v.payload);
+            break;
+          case ValueKind::expression:
+            a.index = i32(quantities.size());
+            quantities.push_back(compile(i32(v.payload)));
+            break;
           case ValueKind::text:
             a.index = i32(v.payload);
             if (d.parameters[i].role == Role::alu) a.number = double(alu_from_name(program->texts[a.index]));
-            if (d.parameters[i].role == Role::activation) a.number = double(activation_from_name(program->texts[a.index]));
+            if (d.parameters[i].role == Role::activation)
+              a.number = double(activation_from_name(program->texts[a.index]));
             break;
-          default: a.index = i32(v.payload);
+          default:
+            a.index = i32(v.payload);
         }
       }
       it->second = {storage.get(), i32(values.size())};
       argument_storage_.push_back(std::move(storage));
     }
-    instructions.push_back({Opcode(instruction.opcode), Engine(instruction.engine), it->second.first, it->second.second, n});
+    instructions.push_back(
+        {Opcode(instruction.opcode), Engine(instruction.engine), it->second.first, it->second.second, n});
   }
 }
 
@@ -208,9 +252,11 @@ std::string Plan::describe(const PlanInstruction& i) const {
 
 bool Plan::has_fixed_shape(const PlanInstruction& i) const {
   for (i32 n = 0; n < i.argument_count; ++n)
-    if (i.arguments[n].kind == ValueKind::access && !accesses[i.arguments[n].index].fixed) return false;
+    if (i.arguments[n].kind == ValueKind::access && !accesses[i.arguments[n].index].fixed)
+      return false;
     else if (i.arguments[n].kind == ValueKind::list)
-      for (const Value& v : program->lists[i.arguments[n].index]) if (v.kind == ValueKind::access && !accesses[v.payload].fixed) return false;
+      for (const Value& v : program->lists[i.arguments[n].index])
+        if (v.kind == ValueKind::access && !accesses[v.payload].fixed) return false;
   return true;
 }
 
@@ -234,12 +280,14 @@ void Plan::shapes(const PlanInstruction& i, const i64* now, std::vector<Argument
   }
 }
 
-double formula_property(const Chip& chip, Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes, const std::string& property, const std::string& operand) {
+double formula_property(const Chip& chip, Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes,
+                        const std::string& property, const std::string& operand) {
   const Definition& d = definition(op);
   if (operand.empty()) {
     if (property == "N") {
       i64 n = 0;
-      for (const auto& s : shapes) if (s.access) n = std::max(n, s.elements);
+      for (const auto& s : shapes)
+        if (s.access) n = std::max(n, s.elements);
       return double(n);
     }
     if (property == "gen") return chip["generation"];
@@ -247,19 +295,24 @@ double formula_property(const Chip& chip, Opcode op, Engine engine, const std::v
     if (property == "gather_cycles") {  // SDK 2.26: num_valid * npe / C
       auto of = [&](const char* name) -> const ArgumentShape& { return shapes[d.find(name)]; };
       const double npe = of("num_elem_per_idx").number, size = size_of(of("src_buffer").dtype);
-      const double valid = of("num_valid_indices").present ? of("num_valid_indices").number : double(of("index").elements * 16);
+      const double valid =
+          of("num_valid_indices").present ? of("num_valid_indices").number : double(of("index").elements * 16);
       const double c = ((28 + 4 * npe) / (4 * npe)) / std::min(4.0 / size, npe);
       return valid * npe / c;
     }
     return chip[property];
   }
   const int n = d.find(operand);
-  if (n < 0) fail(Category::configuration, std::string("a formula of ") + opcode_names[int(op)] + " names '" + operand + "', which is no operand");
+  if (n < 0)
+    fail(Category::configuration,
+         std::string("a formula of ") + opcode_names[int(op)] + " names '" + operand + "', which is no operand");
   const ArgumentShape& s = shapes[n];
   if (property == "present") return s.access;
   if (property == "value" || property == "true") return s.number;
   auto text_is = [&](std::initializer_list<const char*> names) {
-    if (s.text) for (const char* name : names) if (*s.text == name) return 1.0;
+    if (s.text)
+      for (const char* name : names)
+        if (*s.text == name) return 1.0;
     return 0.0;
   };
   if (property == "plain") return text_is({"add", "subtract", "multiply"});
@@ -293,35 +346,57 @@ double formula_property(const Chip& chip, Opcode op, Engine engine, const std::v
   fail(Category::configuration, "unknown property '" + property + "' in a formula of " + opcode_names[int(op)]);
 }
 
-void check_limits(const Chip& chip, Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes, const std::string& name, const std::string& where) {
+void check_limits(const Chip& chip, Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes,
+                  const std::string& name, const std::string& where) {
   const Definition& d = definition(op);
-  auto complain = [&](Category c, const std::string& what, const std::string& cure = "") { throw Error(c, name + ": " + what, where, cure); };
+  auto complain = [&](Category c, const std::string& what, const std::string& cure = "") {
+    throw Error(c, name + ": " + what, where, cure);
+  };
   if (chip.generation() < d.generation)
-    complain(Category::unsupported, "exists from generation " + std::to_string(d.generation) + " on, and " + chip.name + " is generation " + std::to_string(chip.generation()), "choose a newer chip, or another instruction");
+    complain(Category::unsupported,
+             "exists from generation " + std::to_string(d.generation) + " on, and " + chip.name + " is generation " +
+                 std::to_string(chip.generation()),
+             "choose a newer chip, or another instruction");
   for (std::size_t n = 0; n < shapes.size(); ++n) {
     const Parameter& p = d.parameters[n];
     const ArgumentShape& s = shapes[n];
-    if (p.is_access() && !s.access && !(s.present && p.or_number) && !p.optional) complain(Category::configuration, "argument '" + p.name + "' is missing or not a tensor");
+    if (p.is_access() && !s.access && !(s.present && p.or_number) && !p.optional)
+      complain(Category::configuration, "argument '" + p.name + "' is missing or not a tensor");
     if (!s.access) continue;
     if (!p.is_access()) complain(Category::configuration, "argument '" + p.name + "' must not be a tensor");
-    if (!(p.spaces >> int(s.space) & 1)) complain(Category::unsupported, "operand '" + p.name + "' may not be in " + space_names[int(s.space)]);
-    if (s.partitions > partitions_max && s.space != Space::hbm) complain(Category::out_of_bounds, "operand '" + p.name + "' spans " + std::to_string(s.partitions) + " partitions; there are 128");
-    const bool moves = d.dma || d.collective || op == Opcode::device_print || op == Opcode::core_barrier || op == Opcode::memset || op == Opcode::tensor_begin || op == Opcode::register_load;
+    if (!(p.spaces >> int(s.space) & 1))
+      complain(Category::unsupported, "operand '" + p.name + "' may not be in " + space_names[int(s.space)]);
+    if (s.partitions > partitions_max && s.space != Space::hbm)
+      complain(Category::out_of_bounds,
+               "operand '" + p.name + "' spans " + std::to_string(s.partitions) + " partitions; there are 128");
+    const bool moves = d.dma || d.collective || op == Opcode::device_print || op == Opcode::core_barrier ||
+                       op == Opcode::memset || op == Opcode::tensor_begin || op == Opcode::register_load;
     if (!moves && size_of(s.dtype) > 4)
-      complain(Category::unsupported, "operand '" + p.name + "' is " + dtype_names[int(s.dtype)] + "; 8-byte elements can only be moved by DMA", "convert to a 32-bit dtype on the host");
+      complain(
+          Category::unsupported,
+          "operand '" + p.name + "' is " + dtype_names[int(s.dtype)] + "; 8-byte elements can only be moved by DMA",
+          "convert to a 32-bit dtype on the host");
   }
-  auto property = [&](const std::string& what, const std::string& operand) { return formula_property(chip, op, engine, shapes, what, operand); };
+  auto property = [&](const std::string& what, const std::string& operand) {
+    return formula_property(chip, op, engine, shapes, what, operand);
+  };
   for (const auto& [formula, text] : d.limits)
     if (formula.evaluate(property) == 0) {
       std::string found;
       for (std::size_t n = 0; n < shapes.size(); ++n)
-        if (shapes[n].access) found += (found.empty() ? "" : ", ") + d.parameters[n].name + " [" + std::to_string(shapes[n].partitions) + " x " + std::to_string(shapes[n].elements) + "] " + dtype_names[int(shapes[n].dtype)] + " in " + space_names[int(shapes[n].space)];
-      complain(Category::unsupported, text + " (limit: " + formula.text() + "; found: " + found + ")", "docs/instructions.md lists the limits of " + std::string(opcode_names[int(op)]));
+        if (shapes[n].access)
+          found += (found.empty() ? "" : ", ") + d.parameters[n].name + " [" + std::to_string(shapes[n].partitions) +
+                   " x " + std::to_string(shapes[n].elements) + "] " + dtype_names[int(shapes[n].dtype)] + " in " +
+                   space_names[int(shapes[n].space)];
+      complain(Category::unsupported, text + " (limit: " + formula.text() + "; found: " + found + ")",
+               "docs/instructions.md lists the limits of " + std::string(opcode_names[int(op)]));
     }
 }
 
 double cycles_of(const Chip& chip, Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes) {
-  auto property = [&](const std::string& what, const std::string& operand) { return formula_property(chip, op, engine, shapes, what, operand); };
+  auto property = [&](const std::string& what, const std::string& operand) {
+    return formula_property(chip, op, engine, shapes, what, operand);
+  };
   for (const auto& [when, cost] : definition(op).cycles)
     if (when.evaluate(property) != 0) return cost.evaluate(property);
   return 0;
@@ -329,12 +404,20 @@ double cycles_of(const Chip& chip, Opcode op, Engine engine, const std::vector<A
 
 u64 shape_signature(Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes) {
   u64 h = (u64(op) << 8 | u64(engine)) * 0x9E3779B97F4A7C15ULL;
-  auto mix = [&](u64 x) { h = (h ^ x) * 0xff51afd7ed558ccdULL; h ^= h >> 32; };
+  auto mix = [&](u64 x) {
+    h = (h ^ x) * 0xff51afd7ed558ccdULL;
+    h ^= h >> 32;
+  };
   for (const ArgumentShape& s : shapes) {
-    if (s.access) { mix((u64(s.unit) << 60 | u64(s.space) << 56 | u64(s.dtype) << 48 | u64(s.partitions) << 36) ^ u64(s.elements)); continue; }
+    if (s.access) {
+      mix((u64(s.unit) << 60 | u64(s.space) << 56 | u64(s.dtype) << 48 | u64(s.partitions) << 36) ^ u64(s.elements));
+      continue;
+    }
     mix(s.present + 2);
-    if (s.text) mix(std::hash<std::string>()(*s.text));
-    else if (s.present) mix(std::bit_cast<u64>(s.number));
+    if (s.text)
+      mix(std::hash<std::string>()(*s.text));
+    else if (s.present)
+      mix(std::bit_cast<u64>(s.number));
   }
   return h;
 }
@@ -342,16 +425,22 @@ u64 shape_signature(Opcode op, Engine engine, const std::vector<ArgumentShape>& 
 void check_partition_start(i64 start, i64 partitions, const char* operand) {
   const i64 step = partitions > 64 ? 128 : partitions > 32 ? 64 : 32;
   if (start % step || start + partitions > partitions_max)
-    fail(Category::unsupported, std::string("operand '") + operand + "' starts at partition " + std::to_string(start) + " with " + std::to_string(partitions) + " partitions",
+    fail(Category::unsupported,
+         std::string("operand '") + operand + "' starts at partition " + std::to_string(start) + " with " +
+             std::to_string(partitions) + " partitions",
          "more than 64 partitions start at 0, 33 to 64 at 0 or 64, up to 32 at 0, 32, 64 or 96");
 }
 
 bool check_constant_access(const Program& program, const Access& a, const char* operand, bool dma, bool bounds) {
   const ExpressionTable& e = program.expressions;
   const Buffer& buffer = program.buffers[a.buffer];
-  if (!e.is_constant(a.offset) || a.scalar_access >= 0 || a.scalar_expression >= 0 || a.vector_access >= 0) return false;
+  if (!e.is_constant(a.offset) || a.scalar_access >= 0 || a.scalar_expression >= 0 || a.vector_access >= 0)
+    return false;
   i64 capacity = size_of(buffer.dtype), row = 1;
-  for (std::size_t d = 0; d < buffer.shape.size(); ++d) { if (!e.is_constant(buffer.shape[d])) return false; capacity *= e.value(buffer.shape[d]); }
+  for (std::size_t d = 0; d < buffer.shape.size(); ++d) {
+    if (!e.is_constant(buffer.shape[d])) return false;
+    capacity *= e.value(buffer.shape[d]);
+  }
   capacity /= size_of(a.dtype);
   if (buffer.space != Space::hbm) row = std::max<i64>(1, capacity / std::max<i64>(1, e.value(buffer.shape[0])));
   const i64 offset = e.value(a.offset);
@@ -366,13 +455,23 @@ bool check_constant_access(const Program& program, const Access& a, const char* 
   const std::string name = std::string("operand '") + operand + "'";
   const bool on_chip = buffer.space != Space::hbm;
   if (on_chip && bounds && low >= 0 && offset % row + free_high >= row)
-    fail(Category::out_of_bounds, name + " reaches element " + std::to_string(offset % row + free_high) + " of a partition of tensor '" + buffer.name + "', which has " + std::to_string(row) + " elements per partition", "check the offset and the counts of the access pattern");
+    fail(Category::out_of_bounds,
+         name + " reaches element " + std::to_string(offset % row + free_high) + " of a partition of tensor '" +
+             buffer.name + "', which has " + std::to_string(row) + " elements per partition",
+         "check the offset and the counts of the access pattern");
   if (bounds && (low < 0 || high >= capacity))
-    fail(Category::out_of_bounds, name + " reaches element " + std::to_string(low < 0 ? low : high) + " of tensor '" + buffer.name + "', which has " + std::to_string(capacity), "check the offset and the counts of the access pattern");
+    fail(Category::out_of_bounds,
+         name + " reaches element " + std::to_string(low < 0 ? low : high) + " of tensor '" + buffer.name +
+             "', which has " + std::to_string(capacity),
+         "check the offset and the counts of the access pattern");
   if (!on_chip || !bounds) return true;
   if (a.dims && e.value(a.count[0]) > 1 && e.value(a.stride[0]) % row)
-    fail(Category::unsupported, name + ": the partition stride " + std::to_string(e.value(a.stride[0])) + " is not a multiple of the " + std::to_string(row) + " elements per partition of tensor '" + buffer.name + "'", "the first entry of an on-chip pattern walks over partitions");
-  if (!dma) check_partition_start(std::max(0, buffer.partition) + offset / row, a.dims ? e.value(a.count[0]) : 1, operand);
+    fail(Category::unsupported,
+         name + ": the partition stride " + std::to_string(e.value(a.stride[0])) + " is not a multiple of the " +
+             std::to_string(row) + " elements per partition of tensor '" + buffer.name + "'",
+         "the first entry of an on-chip pattern walks over partitions");
+  if (!dma)
+    check_partition_start(std::max(0, buffer.partition) + offset / row, a.dims ? e.value(a.count[0]) : 1, operand);
   return true;
 }
 
@@ -382,12 +481,16 @@ void Plan::verify() const {
   std::unordered_set<u64> seen;
   for (const PlanInstruction& i : instructions) {
     const Definition& d = def(i);
-    const bool skips = d.find("oob_mode") >= 0 && i.arguments[d.find("oob_mode")].kind == ValueKind::text && program->texts[i.arguments[d.find("oob_mode")].index] == "skip";
-    const bool free_start = d.dma || d.collective || i.opcode == Opcode::tensor_begin || i.opcode == Opcode::device_print || i.opcode == Opcode::register_load || i.opcode == Opcode::register_store;
+    const bool skips = d.find("oob_mode") >= 0 && i.arguments[d.find("oob_mode")].kind == ValueKind::text &&
+                       program->texts[i.arguments[d.find("oob_mode")].index] == "skip";
+    const bool free_start = d.dma || d.collective || i.opcode == Opcode::tensor_begin ||
+                            i.opcode == Opcode::device_print || i.opcode == Opcode::register_load ||
+                            i.opcode == Opcode::register_store;
     for (i32 n = 0; n < i.argument_count; ++n) {
       if (i.arguments[n].kind != ValueKind::access) continue;
       try {
-        check_constant_access(*program, program->accesses[i.arguments[n].index], d.parameters[n].name.c_str(), free_start, !skips);
+        check_constant_access(*program, program->accesses[i.arguments[n].index], d.parameters[n].name.c_str(),
+                              free_start, !skips);
       } catch (Error& e) {
         throw Error(e.category, describe(i) + ": " + e.what(), where(i), e.cure);
       }

@@ -24,11 +24,11 @@ struct PlanAccess {
   Space space = Space::hbm;
   Dtype dtype = Dtype::float32;
   i32 bytes = 4, dims = 0;
-  i64 row = 1;         // on chip: elements per partition of the tensor, in this dtype
-  i64 capacity = 0;    // elements in all
+  i64 row = 1;       // on chip: elements per partition of the tensor, in this dtype
+  i64 capacity = 0;  // elements in all
   Quantity offset;
   std::array<Quantity, access_dims_max> stride, count;
-  bool fixed = true;   // strides and counts are constants
+  bool fixed = true;  // strides and counts are constants
   bool indirect = false;
   i32 scalar_access = -1, vector_access = -1;
   Quantity scalar_value, scalar_stride, vector_stride, vector_bound;
@@ -37,8 +37,8 @@ struct PlanAccess {
 
 struct PlanArgument {
   ValueKind kind = ValueKind::none;
-  double number = 0;   // integer, real, boolean, or the token code (Alu, Activation)
-  i32 index = -1;      // access, quantity, list or text id
+  double number = 0;  // integer, real, boolean, or the token code (Alu, Activation)
+  i32 index = -1;     // access, quantity, list or text id
 };
 
 struct PlanInstruction {
@@ -72,8 +72,10 @@ struct ArgumentShape {
 };
 
 // Throws where an instruction breaks a documented limit.
-void check_limits(const Chip& chip, Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes, const std::string& name, const std::string& where);
-double formula_property(const Chip& chip, Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes, const std::string& property, const std::string& operand);
+void check_limits(const Chip& chip, Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes,
+                  const std::string& name, const std::string& where);
+double formula_property(const Chip& chip, Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes,
+                        const std::string& property, const std::string& operand);
 double cycles_of(const Chip& chip, Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes);
 // Equal for instructions that no limit and no cost formula can tell apart.
 u64 shape_signature(Opcode op, Engine engine, const std::vector<ArgumentShape>& shapes);
@@ -87,14 +89,14 @@ class Plan {
   std::shared_ptr<const Program> program;
   const Chip& chip;
   std::vector<i64> symbol_values;
-  i32 slots = 0;                   // loop variables, then registers
+  i32 slots = 0;  // loop variables, then registers
   std::vector<PlanAccess> accesses;
   std::vector<Quantity> quantities;
   std::vector<PlanInstruction> instructions;
   std::vector<PlanLoop> loops;
   std::vector<std::vector<CodeStep>> code;  // per core
   std::vector<std::vector<i64>> buffer_shape;
-  std::vector<i64> buffer_bytes;            // HBM: in all; on chip: per partition
+  std::vector<i64> buffer_bytes;  // HBM: in all; on chip: per partition
   std::vector<i64> buffer_partitions;
   mutable std::shared_ptr<void> time_tables;  // made by the first time_plan
 
@@ -106,12 +108,16 @@ class Plan {
   }
   Quantity compile(i32 expression) const;
   std::string describe(const PlanInstruction& i) const;  // "tensor_copy" or "tensor_copy 'name'"
-  std::string where(const PlanInstruction& i) const { return program->where(program->instructions[i.instruction].source); }
+  std::string where(const PlanInstruction& i) const {
+    return program->where(program->instructions[i.instruction].source);
+  }
   const Definition& def(const PlanInstruction& i) const { return definition(i.opcode); }
 
   // Shapes of every argument with counts as they are at `slots_now` (nullptr: unknown counts count as their maximum).
   void shapes(const PlanInstruction& i, const i64* slots_now, std::vector<ArgumentShape>& out) const;
-  void check_limits(const PlanInstruction& i, const std::vector<ArgumentShape>& shapes) const { core::check_limits(chip, i.opcode, i.engine, shapes, describe(i), where(i)); }
+  void check_limits(const PlanInstruction& i, const std::vector<ArgumentShape>& shapes) const {
+    core::check_limits(chip, i.opcode, i.engine, shapes, describe(i), where(i));
+  }
   bool has_fixed_shape(const PlanInstruction& i) const;
   // Verifies the limits and, where indices are constant, bounds and partition starts. Throws core::Error.
   void verify() const;

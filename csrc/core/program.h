@@ -1,7 +1,7 @@
 // Program: the one form in which eager ops, compiled graphs and NKI kernels reach the core.
 //
-// A program holds, per core, a flat list of nodes (instructions, loop begins, ends) that spells a loop tree, and tables that the
-// fixed-size instruction records point into.
+// A program holds, per core, a flat list of nodes (instructions, loop begins, ends) that spells a loop tree, and tables
+// that the fixed-size instruction records point into.
 #pragma once
 #include <map>
 #include <memory>
@@ -23,14 +23,14 @@ struct Buffer {
   Space space = Space::hbm;
   BufferKind kind = BufferKind::tile;
   Dtype dtype = Dtype::float32;
-  i32 core = -1;                 // owner; -1: shared by all cores
-  std::vector<i32> shape;        // expressions
-  i32 partition = -1;            // SBUF/PSUM: address; -1: not placed yet
+  i32 core = -1;           // owner; -1: shared by all cores
+  std::vector<i32> shape;  // expressions
+  i32 partition = -1;      // SBUF/PSUM: address; -1: not placed yet
   i64 byte = -1;
   bool pinned = false;
-  i32 copies = 1;                // places in a row that a tile of a loop rotates through (time only)
-  i64 released_at = -1;          // node position where its life was said to end (builder only)
-  std::vector<u8> data;          // constants
+  i32 copies = 1;        // places in a row that a tile of a loop rotates through (time only)
+  i64 released_at = -1;  // node position where its life was said to end (builder only)
+  std::vector<u8> data;  // constants
 };
 
 inline constexpr int access_dims_max = 5;
@@ -130,9 +130,15 @@ class Program {
   static Program from_bytes(const std::string& bytes);
 
  private:
-  struct ValuesHash { std::size_t operator()(const std::vector<Value>& v) const; };
-  struct AccessHash { std::size_t operator()(const Access& a) const; };
-  struct SourceHash { std::size_t operator()(const Source& s) const { return std::hash<i64>()((i64(s.file) << 32) | s.line); } };
+  struct ValuesHash {
+    std::size_t operator()(const std::vector<Value>& v) const;
+  };
+  struct AccessHash {
+    std::size_t operator()(const Access& a) const;
+  };
+  struct SourceHash {
+    std::size_t operator()(const Source& s) const { return std::hash<i64>()((i64(s.file) << 32) | s.line); }
+  };
   std::unordered_map<std::string, i32> text_index_;
   std::unordered_map<Access, i32, AccessHash> access_index_;
   std::unordered_map<std::vector<Value>, i32, ValuesHash> list_index_, argument_index_;

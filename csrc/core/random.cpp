@@ -18,7 +18,11 @@ u32 next(u64 (&s)[2]) {
 }
 
 void seed(u64 (&s)[2], u64 a, u64 b) {
-  auto mix = [](u64 z) { z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL; z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL; return z ^ (z >> 31); };
+  auto mix = [](u64 z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+  };
   s[0] = mix(a + 0x9E3779B97F4A7C15ULL);
   s[1] = mix(b + 0x3C6EF372FE94F82AULL) | 1;
 }
@@ -35,8 +39,12 @@ void random_instruction(Call& c) {
     switch (c.i.opcode) {
       case Opcode::rng:
         for (i64 i = 0; i < t.elements; ++i) integers[i] = next(state);
-        if (is_integer(t.dtype)) write_integers(t, p, 0, t.elements, integers.data(), true);
-        else { for (i64 i = 0; i < t.elements; ++i) row[i] = float(integers[i] >> 8) * 0x1p-24f; write_floats(t, p, 0, t.elements, row.data()); }
+        if (is_integer(t.dtype))
+          write_integers(t, p, 0, t.elements, integers.data(), true);
+        else {
+          for (i64 i = 0; i < t.elements; ++i) row[i] = float(integers[i] >> 8) * 0x1p-24f;
+          write_floats(t, p, 0, t.elements, row.data());
+        }
         break;
       case Opcode::rand2: {
         const float low = c.scalar(1).at(p), high = c.scalar(2).at(p);
@@ -53,7 +61,8 @@ void random_instruction(Call& c) {
         write_floats(t, p, 0, t.elements, row.data());
         break;
       }
-      case Opcode::set_rng_seed: case Opcode::rand_set_state:
+      case Opcode::set_rng_seed:
+      case Opcode::rand_set_state:
         read_integers(t, p, 0, t.elements, integers.data());
         if (c.i.opcode == Opcode::rand_set_state && t.elements >= 4) {
           state[0] = u64(u32(integers[0])) | u64(u32(integers[1])) << 32;
@@ -65,8 +74,10 @@ void random_instruction(Call& c) {
         break;
       default: {  // rand_get_state
         std::fill(integers.begin(), integers.end(), 0);
-        integers[0] = i64(state[0] & 0xffffffff); integers[1] = i64(state[0] >> 32);
-        integers[2] = i64(state[1] & 0xffffffff); integers[3] = i64(state[1] >> 32);
+        integers[0] = i64(state[0] & 0xffffffff);
+        integers[1] = i64(state[0] >> 32);
+        integers[2] = i64(state[1] & 0xffffffff);
+        integers[3] = i64(state[1] >> 32);
         write_integers(t, p, 0, t.elements, integers.data(), true);
       }
     }

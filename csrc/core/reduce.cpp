@@ -16,22 +16,35 @@ void tensor_reduce(Call& c) {
   std::array<bool, 5> reduced{};
   for (i64 a : axes) {
     if (a < 0) a += dims + 1;
-    if (a < 1 || a > dims) fail(Category::unsupported, "axis " + std::to_string(a) + " cannot be reduced: the operand has free axes 1 to " + std::to_string(dims), "the partition axis is reduced by nc_matmul or tensor_partition_reduce");
+    if (a < 1 || a > dims)
+      fail(Category::unsupported,
+           "axis " + std::to_string(a) + " cannot be reduced: the operand has free axes 1 to " + std::to_string(dims),
+           "the partition axis is reduced by nc_matmul or tensor_partition_reduce");
     reduced[a - 1] = true;
   }
   i64 kept = 1, inner = 1;
   for (int d = 0; d < dims; ++d) (reduced[d] ? inner : kept) *= data.count[d];
-  if (kept != dst.elements) fail(Category::unsupported, "dst holds " + std::to_string(dst.elements) + " elements per partition; reducing leaves " + std::to_string(kept));
-  // Flat index of (kept position, reduced position): the row is read whole, then gathered if the reduced axes are not last.
+  if (kept != dst.elements)
+    fail(Category::unsupported, "dst holds " + std::to_string(dst.elements) +
+                                    " elements per partition; reducing leaves " + std::to_string(kept));
+  // Flat index of (kept position, reduced position): the row is read whole, then gathered if the reduced axes are not
+  // last.
   bool trailing = true;
-  for (int d = 0; d + 1 < dims; ++d) if (reduced[d] && !reduced[d + 1]) trailing = false;
+  for (int d = 0; d + 1 < dims; ++d)
+    if (reduced[d] && !reduced[d + 1]) trailing = false;
   std::vector<i64> order;
   if (!trailing) {
     order.resize(data.elements);
     std::vector<i64> next(kept, 0);
     for (i64 e = 0; e < data.elements; ++e) {
       i64 rest = e, k = 0, scale = 1;
-      for (int d = dims - 1; d >= 0; --d) { if (!reduced[d]) { k += (rest % data.count[d]) * scale; scale *= data.count[d]; } rest /= data.count[d]; }
+      for (int d = dims - 1; d >= 0; --d) {
+        if (!reduced[d]) {
+          k += (rest % data.count[d]) * scale;
+          scale *= data.count[d];
+        }
+        rest /= data.count[d];
+      }
       order[k * inner + next[k]++] = e;
     }
   }
@@ -43,14 +56,18 @@ void tensor_reduce(Call& c) {
       read_integers(data, p, 0, data.elements, integers.data());
       for (i64 k = 0; k < kept; ++k) {
         i64 r = integers[trailing ? k * inner : order[k * inner]];
-        for (i64 i = 1; i < inner; ++i) alu_integers(op, &r, &integers[trailing ? k * inner + i : order[k * inner + i]], &r, 1, 64, true);
+        for (i64 i = 1; i < inner; ++i)
+          alu_integers(op, &r, &integers[trailing ? k * inner + i : order[k * inner + i]], &r, 1, 64, true);
         sums[k] = negate ? -r : r;
       }
       write_integers(dst, p, 0, kept, sums.data());
       continue;
     }
     const float* in = read_floats(data, p, 0, data.elements, row.data());
-    if (!trailing) { for (i64 e = 0; e < data.elements; ++e) gathered[e] = in[order[e]]; in = gathered.data(); }
+    if (!trailing) {
+      for (i64 e = 0; e < data.elements; ++e) gathered[e] = in[order[e]];
+      in = gathered.data();
+    }
     for (i64 k = 0; k < kept; ++k) {
       float r = alu_reduce(op, in + k * inner, inner, alu_identity(op));
       if (op == Alu::average) r /= float(inner);
@@ -82,7 +99,10 @@ void bn_stats(Call& c) {
     for (int half = 0; half < 2; ++half) {
       double sum = 0, squares = 0;
       i64 count = 0;
-      for (i64 i = half; i < data.elements; i += 2) { sum += in[i]; ++count; }
+      for (i64 i = half; i < data.elements; i += 2) {
+        sum += in[i];
+        ++count;
+      }
       const double mean = count ? sum / double(count) : 0;
       for (i64 i = half; i < data.elements; i += 2) squares += (in[i] - mean) * (in[i] - mean);
       out[3 * half] = float(count);
@@ -99,7 +119,10 @@ void bn_aggr(Call& c) {
   for (i64 p = 0; p < dst.partitions; ++p) {
     const float* in = read_floats(data, p, 0, data.elements, row.data());
     double count = 0, sum = 0, squares = 0;
-    for (i64 i = 0; i < data.elements; i += 3) { count += in[i]; sum += double(in[i]) * in[i + 1]; }
+    for (i64 i = 0; i < data.elements; i += 3) {
+      count += in[i];
+      sum += double(in[i]) * in[i + 1];
+    }
     const double mean = sum / count;
     for (i64 i = 0; i < data.elements; i += 3) squares += in[i + 2] + in[i] * (in[i + 1] - mean) * (in[i + 1] - mean);
     const float out[2] = {float(mean), float(squares / count)};
@@ -154,12 +177,18 @@ void cumulative(Call& c) {
 
 void reduce_instruction(Call& c) {
   switch (c.i.opcode) {
-    case Opcode::tensor_reduce: return tensor_reduce(c);
-    case Opcode::tensor_partition_reduce: return partition_reduce(c);
-    case Opcode::bn_stats: return bn_stats(c);
-    case Opcode::bn_aggr: return bn_aggr(c);
-    case Opcode::tensor_tensor_scan: return scan(c);
-    default: return cumulative(c);
+    case Opcode::tensor_reduce:
+      return tensor_reduce(c);
+    case Opcode::tensor_partition_reduce:
+      return partition_reduce(c);
+    case Opcode::bn_stats:
+      return bn_stats(c);
+    case Opcode::bn_aggr:
+      return bn_aggr(c);
+    case Opcode::tensor_tensor_scan:
+      return scan(c);
+    default:
+      return cumulative(c);
   }
 }
 

@@ -33,9 +33,14 @@ void find_index8(Call& c) {
     i64 found[8];
     for (int k = 0; k < 8; ++k) {
       i64 from = 0;
-      for (int j = 0; j < k; ++j) if (wanted[j] == wanted[k] && found[j] != all_ones(dst)) from = std::max(from, found[j] + 1);
+      for (int j = 0; j < k; ++j)
+        if (wanted[j] == wanted[k] && found[j] != all_ones(dst)) from = std::max(from, found[j] + 1);
       found[k] = all_ones(dst);
-      for (i64 i = from; i < data.elements; ++i) if (row[i] == wanted[k]) { found[k] = i; break; }
+      for (i64 i = from; i < data.elements; ++i)
+        if (row[i] == wanted[k]) {
+          found[k] = i;
+          break;
+        }
     }
     write_integers(dst, p, 0, 8, found, true);
   }
@@ -57,7 +62,12 @@ void match_replace8(Call& c) {
     for (int k = 7; k >= 0; --k) {
       found[k] = c.present(4) ? all_ones(c.tile(4)) : -1;
       for (i64 i = 0; i < data.elements; ++i)
-        if (!taken[i] && in[i] == wanted[k]) { taken[i] = 1; row[i] = imm; found[k] = i; break; }
+        if (!taken[i] && in[i] == wanted[k]) {
+          taken[i] = 1;
+          row[i] = imm;
+          found[k] = i;
+          break;
+        }
     }
     if (c.present(4)) write_integers(c.tile(4), p, 0, 8, found, true);
     write_floats(dst, p, 0, data.elements, row.data());
@@ -67,14 +77,19 @@ void match_replace8(Call& c) {
 void topk(Call& c) {
   const Tile values = c.tile(0), indices = c.tile(1), src = c.tile(2);
   const i64 n = i64(c.number(3));
-  if (n > src.elements) fail(Category::out_of_bounds, "n = " + std::to_string(n) + " values of " + std::to_string(src.elements));
+  if (n > src.elements)
+    fail(Category::out_of_bounds, "n = " + std::to_string(n) + " values of " + std::to_string(src.elements));
   std::vector<float> buffer(src.elements), best(n);
   std::vector<i64> order(src.elements), chosen(n);
   for (i64 p = 0; p < src.partitions; ++p) {
     const float* row = read_floats(src, p, 0, src.elements, buffer.data());
     std::iota(order.begin(), order.end(), 0);
-    std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](i64 a, i64 b) { return row[a] > row[b] || (row[a] == row[b] && a < b); });
-    for (i64 k = 0; k < n; ++k) { best[k] = row[order[k]]; chosen[k] = order[k]; }
+    std::partial_sort(order.begin(), order.begin() + n, order.end(),
+                      [&](i64 a, i64 b) { return row[a] > row[b] || (row[a] == row[b] && a < b); });
+    for (i64 k = 0; k < n; ++k) {
+      best[k] = row[order[k]];
+      chosen[k] = order[k];
+    }
     write_floats(values, p, 0, n, best.data());
     write_integers(indices, p, 0, n, chosen.data());
   }
@@ -91,7 +106,8 @@ void nonzero_with_count(Call& c) {
     const float* row = read_floats(src, p, 0, src.elements, buffer.data());
     i64 count = 0;
     std::fill(out.begin(), out.end(), padding);
-    for (i64 i = 0; i < src.elements; ++i) if (row[i] != 0) out[count++] = i + offset;
+    for (i64 i = 0; i < src.elements; ++i)
+      if (row[i] != 0) out[count++] = i + offset;
     out.back() = count;
     write_integers(dst, p, 0, dst.elements, out.data());
   }
@@ -107,7 +123,10 @@ void sequence_bounds(Call& c) {
     for (i64 i = 0; i < n;) {
       i64 end = i;
       while (end < n && row[end] == row[i]) ++end;
-      for (i64 k = i; k < end; ++k) { out[k] = row[i] == 0 ? float(n) : float(i); out[n + k] = row[i] == 0 ? -1.0f : float(end); }
+      for (i64 k = i; k < end; ++k) {
+        out[k] = row[i] == 0 ? float(n) : float(i);
+        out[n + k] = row[i] == 0 ? -1.0f : float(end);
+      }
       i = end;
     }
     write_floats(dst, p, 0, 2 * n, out.data());
@@ -118,12 +137,18 @@ void sequence_bounds(Call& c) {
 
 void search_instruction(Call& c) {
   switch (c.i.opcode) {
-    case Opcode::max8: return max8(c);
-    case Opcode::nc_find_index8: return find_index8(c);
-    case Opcode::nc_match_replace8: return match_replace8(c);
-    case Opcode::topk: return topk(c);
-    case Opcode::nonzero_with_count: return nonzero_with_count(c);
-    default: return sequence_bounds(c);
+    case Opcode::max8:
+      return max8(c);
+    case Opcode::nc_find_index8:
+      return find_index8(c);
+    case Opcode::nc_match_replace8:
+      return match_replace8(c);
+    case Opcode::topk:
+      return topk(c);
+    case Opcode::nonzero_with_count:
+      return nonzero_with_count(c);
+    default:
+      return sequence_bounds(c);
   }
 }
 

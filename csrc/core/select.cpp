@@ -11,7 +11,10 @@ namespace {
 void finish(const Accumulator& a, Call& c, int result_at, i64 partitions) {
   if (!c.present(result_at)) return;
   const Tile result = c.tile(result_at);
-  for (i64 p = 0; p < partitions; ++p) { const float v = a.value(p); write_floats(result, p, 0, 1, &v); }
+  for (i64 p = 0; p < partitions; ++p) {
+    const float v = a.value(p);
+    write_floats(result, p, 0, 1, &v);
+  }
 }
 
 void select_reduce(Call& c) {
@@ -46,7 +49,8 @@ void range_select(Call& c) {
   Accumulator accumulator(c.core.vector_accumulator, c.alu(8), reduce_command(c.text(6)));
   float in[chunk], index[chunk], first[chunk], second[chunk], out[chunk];
   for (i64 p = 0; p < dst.partitions; ++p) {
-    if (accumulator.command() == ReduceCommand::load_reduce && c.present(7)) accumulator.load(p, read_float(c.tile(7), p));
+    if (accumulator.command() == ReduceCommand::load_reduce && c.present(7))
+      accumulator.load(p, read_float(c.tile(7), p));
     accumulator.begin(p);
     for (i64 s = 0; s < dst.elements; s += chunk) {
       const i64 m = std::min(chunk, dst.elements - s);
@@ -69,12 +73,21 @@ void affine_select(Call& c) {
   const Alu op = c.alu(5);
   std::vector<std::array<i64, 2>> pattern;
   i64 total = 1;
-  for (const Value& v : c.list(1)) { const auto& pair = c.sublist(v); pattern.push_back({c.number_of(pair.at(0)), c.number_of(pair.at(1))}); total *= pattern.back()[1]; }
-  if (total != dst.elements) fail(Category::configuration, "the pattern has " + std::to_string(total) + " values, dst holds " + std::to_string(dst.elements) + " per partition");
+  for (const Value& v : c.list(1)) {
+    const auto& pair = c.sublist(v);
+    pattern.push_back({c.number_of(pair.at(0)), c.number_of(pair.at(1))});
+    total *= pattern.back()[1];
+  }
+  if (total != dst.elements)
+    fail(Category::configuration, "the pattern has " + std::to_string(total) + " values, dst holds " +
+                                      std::to_string(dst.elements) + " per partition");
   std::vector<float> index(total), hit(total), in(total), out(total);
   for (i64 e = 0; e < total; ++e) {
     i64 v = 0, rest = e;
-    for (int d = int(pattern.size()) - 1; d >= 0; --d) { v += (rest % pattern[d][1]) * pattern[d][0]; rest /= pattern[d][1]; }
+    for (int d = int(pattern.size()) - 1; d >= 0; --d) {
+      v += (rest % pattern[d][1]) * pattern[d][0];
+      rest /= pattern[d][1];
+    }
     index[e] = float(v);
   }
   for (i64 p = 0; p < dst.partitions; ++p) {
@@ -90,9 +103,12 @@ void affine_select(Call& c) {
 
 void select_instruction(Call& c) {
   switch (c.i.opcode) {
-    case Opcode::select_reduce: return select_reduce(c);
-    case Opcode::range_select: return range_select(c);
-    default: return affine_select(c);
+    case Opcode::select_reduce:
+      return select_reduce(c);
+    case Opcode::range_select:
+      return range_select(c);
+    default:
+      return affine_select(c);
   }
 }
 

@@ -1,4 +1,5 @@
-// A tile: an access resolved to host addresses, read and written row by row (a row = the free elements of one partition).
+// A tile: an access resolved to host addresses, read and written row by row (a row = the free elements of one
+// partition).
 #pragma once
 #include "core/dtype.h"
 #include "core/memory.h"
@@ -9,25 +10,28 @@ namespace core {
 // overwrites the others, whatever another tensor left in the same bank.
 struct Begun {
   std::vector<u8> bits;
-  i64 row = 0, pitch = 0;     // bytes of a partition of the tensor; bytes between partitions
-  const u8* origin = nullptr; // its first byte
-  u64 place(const u8* at) const { const i64 d = at - origin; return u64(d / pitch * row + d % pitch); }
+  i64 row = 0, pitch = 0;      // bytes of a partition of the tensor; bytes between partitions
+  const u8* origin = nullptr;  // its first byte
+  u64 place(const u8* at) const {
+    const i64 d = at - origin;
+    return u64(d / pitch * row + d % pitch);
+  }
 };
 
 struct Tile {
   const Region* region = nullptr;
-  u8* data = nullptr;          // element 0 of partition 0
+  u8* data = nullptr;  // element 0 of partition 0
   Dtype dtype = Dtype::float32;
   Space space = Space::hbm;
   i32 bytes = 4, buffer = -1;
-  i32 dims = 0;                // free dimensions, merged where contiguous
+  i32 dims = 0;  // free dimensions, merged where contiguous
   i64 partitions = 0, pitch = 0, elements = 0;
   i64 first_partition = 0;
-  std::array<i64, 4> stride{}, count{};  // bytes, elements
+  std::array<i64, 4> stride{}, count{};    // bytes, elements
   const std::vector<i64>* rows = nullptr;  // indirect: byte offset of each row from data, or `absent`
   static constexpr i64 absent = INT64_MIN;
   const char* operand = "";
-  Begun* begun = nullptr;      // PSUM only
+  Begun* begun = nullptr;  // PSUM only
   bool contiguous() const { return dims == 0 || (dims == 1 && stride[0] == bytes); }
   u8* row(i64 p) const { return data + (rows ? (*rows)[p] : p * pitch); }
 };
@@ -44,7 +48,11 @@ inline void for_runs(const Tile& t, u8* row, i64 start, i64 n, F&& f) {
   const int last = t.dims - 1;
   i64 rest = start;
   u8* p = row;
-  for (int d = last; d >= 0; --d) { at[d] = rest % t.count[d]; rest /= t.count[d]; p += at[d] * t.stride[d]; }
+  for (int d = last; d >= 0; --d) {
+    at[d] = rest % t.count[d];
+    rest /= t.count[d];
+    p += at[d] * t.stride[d];
+  }
   for (i64 done = 0;;) {
     const i64 run = std::min(t.count[last] - at[last], n - done);
     f(p, t.stride[last], run, done);

@@ -13,10 +13,11 @@ namespace {
 
 constexpr u8 nobody = 255, dma_engine_id = 254, several = 253;
 constexpr std::size_t period_max = 16;  // iterations after which a loop's state may repeat: the most places of a tile
-constexpr i64 streaming_bytes = 256;  // rows longer than the pipeline of an engine is deep
-constexpr int queue_count = 3;  // loads, stores, others: each in order
+constexpr i64 streaming_bytes = 256;    // rows longer than the pipeline of an engine is deep
+constexpr int queue_count = 3;          // loads, stores, others: each in order
 constexpr int cause_count = 4;
-constexpr const char* cause_names[cause_count] = {"waits for data", "waits for readers of the buffer", "waits for an earlier write", "waits for a free place"};
+constexpr const char* cause_names[cause_count] = {"waits for data", "waits for readers of the buffer",
+                                                  "waits for an earlier write", "waits for a free place"};
 
 struct Chunk {
   i64 written = 0, read = 0;
@@ -30,7 +31,9 @@ struct Chunk {
 struct Resource {
   static constexpr int gap_count = 64;
   i64 free = 0, busy = 0;
-  struct Gap { i64 start = 0, end = 0; };
+  struct Gap {
+    i64 start = 0, end = 0;
+  };
   std::array<Gap, gap_count> gaps;
   int oldest = 0;
   i64 reserve(i64 ready, i64 duration) {
@@ -41,21 +44,33 @@ struct Resource {
       for (Gap& g : gaps) {
         const i64 s = std::max(g.start, ready);
         if (s + duration > g.end) continue;
-        if (!best || s < first) { best = &g; first = s; }
+        if (!best || s < first) {
+          best = &g;
+          first = s;
+        }
       }
     if (best) {
-      if (first - best->start >= best->end - (first + duration)) best->end = first;
-      else best->start = first + duration;
+      if (first - best->start >= best->end - (first + duration))
+        best->end = first;
+      else
+        best->start = first + duration;
       return first;
     }
     const i64 s = std::max(free, ready);
-    if (s > free) { gaps[oldest] = {free, s}; oldest = (oldest + 1) % gap_count; }
+    if (s > free) {
+      gaps[oldest] = {free, s};
+      oldest = (oldest + 1) % gap_count;
+    }
     free = s + duration;
     return s;
   }
 };
 
-struct Event { i32 instruction, before; i64 start, end; u8 engine; };
+struct Event {
+  i32 instruction, before;
+  i64 start, end;
+  u8 engine;
+};
 
 // Facts about one loop that extrapolation needs, found once.
 struct LoopFacts {
@@ -76,9 +91,14 @@ struct Statistics {
   void each(F&& f) {
     for (i64& x : busy) f(x);
     for (i64& x : counts) f(x);
-    f(dma_busy); f(issue_busy); f(tensor_ticks); f(instructions);
+    f(dma_busy);
+    f(issue_busy);
+    f(tensor_ticks);
+    f(instructions);
     for (double& x : bytes) f(x);
-    f(flops); f(hardware_flops); f(other_bytes);
+    f(flops);
+    f(hardware_flops);
+    f(other_bytes);
   }
 };
 
@@ -107,17 +127,17 @@ struct Walker {
   std::vector<i64> slots;
   std::vector<u8> register_known;
   std::vector<Frame> frames;
-  std::vector<Chunk> chunks;      // chunk * groups + group
+  std::vector<Chunk> chunks;  // chunk * groups + group
   int groups;
   std::array<i64, engine_count> free{};
   std::array<i32, engine_count> last_event;
   std::array<std::array<i64, queue_count>, engine_count> queue{};
   std::array<Resource, engine_count> generator;  // descriptor generation, by issuing engine
   Resource pool;
-  std::vector<i64> place;         // per rotation
+  std::vector<i64> place;  // per rotation
   i64 horizon = 0;
   Statistics statistics;
-  std::vector<i64> stall_ticks;   // instruction * causes
+  std::vector<i64> stall_ticks;  // instruction * causes
   std::vector<i32> stall_producer;
   std::vector<Event>* events = nullptr;
   std::vector<LoopFacts> facts;
@@ -130,8 +150,18 @@ struct Walker {
   bool shared_port;
 
   Walker(const Plan& p, const TimeTables& t, const TimeOptions& o, int c, std::vector<std::string>* a)
-      : plan(p), tables(t), options(o), core(c), slots(p.slots, 0), register_known(p.program->registers.size(), 0), groups(t.split[c] ? 4 : 1), place(t.rotations.size(), -1),
-        stall_ticks(p.instructions.size() * cause_count, 0), stall_producer(p.instructions.size() * cause_count, -1), facts(p.loops.size()), assumptions(a) {
+      : plan(p),
+        tables(t),
+        options(o),
+        core(c),
+        slots(p.slots, 0),
+        register_known(p.program->registers.size(), 0),
+        groups(t.split[c] ? 4 : 1),
+        place(t.rotations.size(), -1),
+        stall_ticks(p.instructions.size() * cause_count, 0),
+        stall_producer(p.instructions.size() * cause_count, -1),
+        facts(p.loops.size()),
+        assumptions(a) {
     i32 n = 0;
     for (const ChunkMap& m : t.maps[c]) n += m.chunks;
     chunks.resize(std::size_t(n) * groups);
@@ -143,7 +173,11 @@ struct Walker {
   }
 
   void range_of(const Operand& o, i32& first, i32& last) const {
-    if (o.fixed) { first = o.first; last = o.last; return; }
+    if (o.fixed) {
+      first = o.first;
+      last = o.last;
+      return;
+    }
     const ChunkMap& m = tables.maps[core][o.memory];
     i64 byte = o.byte.c;
     for (i32 k = 0; k < o.byte.terms; ++k) byte += o.byte.coefficient[k] * slots[o.byte.slot[k]];
@@ -155,16 +189,27 @@ struct Walker {
 
   template <class F>
   void each_chunk(const Operand& o, i32 first, i32 last, F&& f) {
-    if (groups == 1) { for (i32 k = first; k <= last; ++k) f(chunks[k]); return; }
-    for (i32 k = first; k <= last; ++k) for (int g = 0; g < 4; ++g) if (o.groups >> g & 1) f(chunks[k * 4 + g]);
+    if (groups == 1) {
+      for (i32 k = first; k <= last; ++k) f(chunks[k]);
+      return;
+    }
+    for (i32 k = first; k <= last; ++k)
+      for (int g = 0; g < 4; ++g)
+        if (o.groups >> g & 1) f(chunks[k * 4 + g]);
   }
 
-  struct Need { i64 ready = 0; int cause = 0; i32 producer = -1, event = -1; };
+  struct Need {
+    i64 ready = 0;
+    int cause = 0;
+    i32 producer = -1, event = -1;
+  };
 
   // When the operands of an instruction of `engine` are ready.
   Need need(const TimeInstruction& t, u8 engine) {
     Need n;
-    auto raise = [&](i64 when, int cause, i32 producer, i32 event) { if (when > n.ready) n = {when, cause, producer, event}; };
+    auto raise = [&](i64 when, int cause, i32 producer, i32 event) {
+      if (when > n.ready) n = {when, cause, producer, event};
+    };
     for (i32 k = t.first_operand; k < t.last_operand; ++k) {
       const Operand& o = tables.operands[k];
       i32 first, last;
@@ -172,31 +217,45 @@ struct Walker {
       // a result that is both read and overwritten counts as waiting for data
       // On one engine a long row follows its producer element by element; a short result (a reduction) is waited for.
       const bool follows = o.high - o.low >= streaming_bytes;
-      if (!o.write) each_chunk(o, first, last, [&](Chunk& c) {
-        const i64 when = follows && c.write_engine == engine ? c.streamed : c.written;
-        if (when >= n.ready && when > 0) n = {when, 0, c.writer, c.writer_event};
-      });
-      else each_chunk(o, first, last, [&](Chunk& c) {
-        if (c.write_engine != engine) raise(c.written, 2, c.writer, c.writer_event);
-        if (c.read_engine != engine && c.read_engine != nobody) raise(c.read, 1, c.reader, c.reader_event);
-      });
+      if (!o.write)
+        each_chunk(o, first, last, [&](Chunk& c) {
+          const i64 when = follows && c.write_engine == engine ? c.streamed : c.written;
+          if (when >= n.ready && when > 0) n = {when, 0, c.writer, c.writer_event};
+        });
+      else
+        each_chunk(o, first, last, [&](Chunk& c) {
+          if (c.write_engine != engine) raise(c.written, 2, c.writer, c.writer_event);
+          if (c.read_engine != engine && c.read_engine != nobody) raise(c.read, 1, c.reader, c.reader_event);
+        });
     }
     return n;
   }
 
-  void touch(const TimeInstruction& t, i32 instruction, u8 engine, i64 read_end, i64 visible, i32 event, i64 streamed = 0) {
+  void touch(const TimeInstruction& t, i32 instruction, u8 engine, i64 read_end, i64 visible, i32 event,
+             i64 streamed = 0) {
     for (i32 k = t.first_operand; k < t.last_operand; ++k) {
       const Operand& o = tables.operands[k];
       i32 first, last;
       range_of(o, first, last);
-      if (o.write) each_chunk(o, first, last, [&](Chunk& c) {
-        c.written = visible; c.streamed = streamed ? streamed : visible; c.writer = instruction; c.writer_event = event; c.write_engine = engine;
-        c.read = 0; c.read_engine = nobody;
-      });
-      else each_chunk(o, first, last, [&](Chunk& c) {
-        c.read_engine = c.read_engine == nobody || c.read_engine == engine ? engine : several;
-        if (read_end >= c.read) { c.read = read_end; c.reader = instruction; c.reader_event = event; }
-      });
+      if (o.write)
+        each_chunk(o, first, last, [&](Chunk& c) {
+          c.written = visible;
+          c.streamed = streamed ? streamed : visible;
+          c.writer = instruction;
+          c.writer_event = event;
+          c.write_engine = engine;
+          c.read = 0;
+          c.read_engine = nobody;
+        });
+      else
+        each_chunk(o, first, last, [&](Chunk& c) {
+          c.read_engine = c.read_engine == nobody || c.read_engine == engine ? engine : several;
+          if (read_end >= c.read) {
+            c.read = read_end;
+            c.reader = instruction;
+            c.reader_event = event;
+          }
+        });
     }
   }
 
@@ -216,7 +275,8 @@ struct Walker {
     const int e = int(t.engine);
     const Need n = need(t, u8(e));
     i64 ready = free[e];
-    if (shared_port && (t.engine == Engine::vector || t.engine == Engine::gpsimd)) ready = std::max(ready, free[t.engine == Engine::vector ? int(Engine::gpsimd) : int(Engine::vector)]);
+    if (shared_port && (t.engine == Engine::vector || t.engine == Engine::gpsimd))
+      ready = std::max(ready, free[t.engine == Engine::vector ? int(Engine::gpsimd) : int(Engine::vector)]);
     i64 start = ready;
     i32 before = last_event[e];
     if (n.ready > ready) {
@@ -289,14 +349,16 @@ struct Walker {
     i64 value = 1;
     if (i.opcode == Opcode::register_move) {
       const PlanArgument& src = i.arguments[1];
-      value = src.kind == ValueKind::expression ? plan.value(plan.quantities[src.index], slots.data()) : i64(src.number);
+      value =
+          src.kind == ValueKind::expression ? plan.value(plan.quantities[src.index], slots.data()) : i64(src.number);
     } else if (i.opcode == Opcode::rank_id) {
       value = 0;
     } else {
       // A value from memory is not known to the time visitor: the caller's assumption, else 1.
       auto it = options.registers.find(name);
       if (it != options.registers.end()) value = it->second;
-      const std::string note = "register '" + name + "' loaded at " + plan.where(i) + " assumed to be " + std::to_string(value);
+      const std::string note =
+          "register '" + name + "' loaded at " + plan.where(i) + " assumed to be " + std::to_string(value);
       if (std::find(assumptions->begin(), assumptions->end(), note) == assumptions->end()) assumptions->push_back(note);
     }
     slots[plan.program->loop_variables + reg] = value;
@@ -324,7 +386,8 @@ struct Walker {
       f.high_instruction = std::max(f.high_instruction, step.index);
       if (t.kind == Kind::barrier || t.kind == Kind::sendrecv || t.kind == Kind::registers) f.allowed = false;
       if (t.kind == Kind::dma) f.engines |= 1u << 31;
-      if (t.kind == Kind::compute || t.kind == Kind::collective || t.software) f.engines |= 1u << int(t.software ? Engine::gpsimd : t.engine);
+      if (t.kind == Kind::compute || t.kind == Kind::collective || t.software)
+        f.engines |= 1u << int(t.software ? Engine::gpsimd : t.engine);
       for (i32 o = t.first_operand; o < t.last_operand; ++o) {
         const Operand& op = tables.operands[o];
         bool moves = false;
@@ -339,24 +402,42 @@ struct Walker {
       i64 low = op.byte.c + op.low, high = op.byte.c + op.high;
       for (i32 k = 0; k < op.byte.terms; ++k) {
         i64 reach = 0;
-        for (const PlanLoop& l : plan.loops) if (l.variable == op.byte.slot[k]) { const i64 start = plan.value(l.start, slots.data()), stop = plan.value(l.stop, slots.data()); reach = op.byte.coefficient[k] * std::max<i64>(0, stop - 1 - start); low += op.byte.coefficient[k] * start; high += op.byte.coefficient[k] * start; }
+        for (const PlanLoop& l : plan.loops)
+          if (l.variable == op.byte.slot[k]) {
+            const i64 start = plan.value(l.start, slots.data()), stop = plan.value(l.stop, slots.data());
+            reach = op.byte.coefficient[k] * std::max<i64>(0, stop - 1 - start);
+            low += op.byte.coefficient[k] * start;
+            high += op.byte.coefficient[k] * start;
+          }
         (reach < 0 ? low : high) += reach;
       }
       if (op.rotation >= 0) high += (tables.rotations[op.rotation].copies - 1) * tables.rotations[op.rotation].stride;
       const i64 top = i64(m.chunk_of.size()) - 1;
-      for (i32 c = m.chunk_of[std::clamp<i64>(low / m.granule, 0, top)]; c <= m.chunk_of[std::clamp<i64>((high - 1) / m.granule, 0, top)]; ++c)
+      for (i32 c = m.chunk_of[std::clamp<i64>(low / m.granule, 0, top)];
+           c <= m.chunk_of[std::clamp<i64>((high - 1) / m.granule, 0, top)]; ++c)
         for (int g = 0; g < groups; ++g) into[(m.first + c) * groups + g] = 1;
     };
-    for (i32 o : f.moving_writes) { mark(o, moved_write); mark(o, f.excluded); }
-    for (i32 o : f.moving_reads) { mark(o, other_read); mark(o, f.excluded); }
-    for (std::size_t c = 0; c < chunks.size(); ++c) if (moved_write[c] && other_read[c]) f.allowed = false;
+    for (i32 o : f.moving_writes) {
+      mark(o, moved_write);
+      mark(o, f.excluded);
+    }
+    for (i32 o : f.moving_reads) {
+      mark(o, other_read);
+      mark(o, f.excluded);
+    }
+    for (std::size_t c = 0; c < chunks.size(); ++c)
+      if (moved_write[c] && other_read[c]) f.allowed = false;
     return f;
   }
 
   i64 reference(const LoopFacts& f) const {
     i64 r = INT64_MAX;
-    for (int e = 0; e < engine_count; ++e) if (f.engines >> e & 1) r = std::min(r, free[e]);
-    if (f.engines >> 31) for (int e = 0; e < engine_count; ++e) for (i64 q : queue[e]) if (q) r = std::min(r, q);
+    for (int e = 0; e < engine_count; ++e)
+      if (f.engines >> e & 1) r = std::min(r, free[e]);
+    if (f.engines >> 31)
+      for (int e = 0; e < engine_count; ++e)
+        for (i64 q : queue[e])
+          if (q) r = std::min(r, q);
     return r == INT64_MAX ? 0 : r;
   }
 
@@ -366,7 +447,8 @@ struct Walker {
     s.statistics = statistics;
     s.state.clear();
     auto push = [&](i64 t) { s.state.push_back(t > s.reference ? t - s.reference : 0); };
-    for (int e = 0; e < engine_count; ++e) if (f.engines >> e & 1) push(free[e]);
+    for (int e = 0; e < engine_count; ++e)
+      if (f.engines >> e & 1) push(free[e]);
     if (f.engines >> 31) {
       for (int e = 0; e < engine_count; ++e) {
         for (i64 q : queue[e]) push(q);
@@ -380,10 +462,12 @@ struct Walker {
       push(k.written);
       push(k.read);
       push(k.streamed);
-      s.state.push_back((k.written > s.reference ? k.write_engine : nobody) * 256 + (k.read > s.reference ? k.read_engine : nobody));
+      s.state.push_back((k.written > s.reference ? k.write_engine : nobody) * 256 +
+                        (k.read > s.reference ? k.read_engine : nobody));
     }
     for (i64 p : place) s.state.push_back(p);
-    s.stalls.assign(stall_ticks.begin() + i64(f.low_instruction) * cause_count, stall_ticks.begin() + i64(f.high_instruction + 1) * cause_count);
+    s.stalls.assign(stall_ticks.begin() + i64(f.low_instruction) * cause_count,
+                    stall_ticks.begin() + i64(f.high_instruction + 1) * cause_count);
   }
 
   template <class F>
@@ -393,7 +477,10 @@ struct Walker {
     // gaps as a sorted set: their place in the ring means nothing
     std::array<Resource::Gap, Resource::gap_count> g = r.gaps;
     std::sort(g.begin(), g.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
-    for (const auto& x : g) { push(x.end > x.start ? x.start : 0); push(x.end > x.start ? x.end : 0); }
+    for (const auto& x : g) {
+      push(x.end > x.start ? x.start : 0);
+      push(x.end > x.start ? x.end : 0);
+    }
   }
 
   // Data that moving reads still wait for would end the steady state.
@@ -429,7 +516,11 @@ struct Walker {
           slots[variable] = value + n * step;  // counts shrink monotonically: the last equal one by bisection
           if (plan.value(q, slots.data()) != now) {
             i64 good = 0, bad = n;
-            while (bad - good > 1) { const i64 mid = (good + bad) / 2; slots[variable] = value + mid * step; (plan.value(q, slots.data()) == now ? good : bad) = mid; }
+            while (bad - good > 1) {
+              const i64 mid = (good + bad) / 2;
+              slots[variable] = value + mid * step;
+              (plan.value(q, slots.data()) == now ? good : bad) = mid;
+            }
             n = good;
           }
           slots[variable] = keep;
@@ -444,7 +535,10 @@ struct Walker {
     if (!frame.extrapolates || frame.index < frame.next_try) return;
     const LoopFacts& f = loop_facts(loop, begin, end);
     const i64 remaining = (frame.stop - 1 - frame.value) / frame.step;  // iterations after this one
-    if (!f.allowed || remaining < 2 || f.high_instruction < 0) { frame.extrapolates = false; return; }
+    if (!f.allowed || remaining < 2 || f.high_instruction < 0) {
+      frame.extrapolates = false;
+      return;
+    }
     frame.history.emplace_back();
     snapshot(f, frame.history.back());
     if (frame.history.size() > period_max + 1) frame.history.erase(frame.history.begin());
@@ -462,11 +556,13 @@ struct Walker {
       frame.history.clear();
       return;
     }
-    if (frame.index >= frame.next_try + 64) frame.extrapolates = frame.index < 2000, frame.next_try = frame.index * 2, frame.history.clear();
+    if (frame.index >= frame.next_try + 64)
+      frame.extrapolates = frame.index < 2000, frame.next_try = frame.index * 2, frame.history.clear();
   }
 
   void skip(Frame& frame, const LoopFacts& f, const Snapshot& then, i64 periods, i64 period, i32 variable) {
-    const i64 delta = (reference(f) - then.reference) * periods, one = reference(f) - then.reference, ref = reference(f);
+    const i64 delta = (reference(f) - then.reference) * periods, one = reference(f) - then.reference,
+              ref = reference(f);
     // Moving writes: the chunk of each skipped iteration gets the time of its counterpart in the last period.
     for (i32 o : f.moving_writes) {
       const Operand& op = tables.operands[o];
@@ -479,21 +575,35 @@ struct Walker {
         for (i64 k = 1; k <= periods; ++k) {
           slots[variable] = frame.value - back * frame.step + k * period * frame.step;
           range_of(op, first, last);
-          each_chunk(op, first, last, [&](Chunk& c) { c = source; c.written += k * one; c.streamed += k * one; c.read += c.read ? k * one : 0; });
+          each_chunk(op, first, last, [&](Chunk& c) {
+            c = source;
+            c.written += k * one;
+            c.streamed += k * one;
+            c.read += c.read ? k * one : 0;
+          });
         }
         slots[variable] = keep;
       }
     }
-    auto shift = [&](i64& t) { if (t > ref) t += delta; };
-    for (int e = 0; e < engine_count; ++e) if (f.engines >> e & 1) free[e] += delta;
+    auto shift = [&](i64& t) {
+      if (t > ref) t += delta;
+    };
+    for (int e = 0; e < engine_count; ++e)
+      if (f.engines >> e & 1) free[e] += delta;
     if (f.engines >> 31) {
       for (int e = 0; e < engine_count; ++e) {
-        for (i64& q : queue[e]) if (q) q += delta;
+        for (i64& q : queue[e])
+          if (q) q += delta;
         shift_resource(generator[e], ref, delta);
       }
       shift_resource(pool, ref, delta);
     }
-    for (std::size_t c = 0; c < chunks.size(); ++c) if (!f.excluded[c]) { shift(chunks[c].written); shift(chunks[c].read); shift(chunks[c].streamed); }
+    for (std::size_t c = 0; c < chunks.size(); ++c)
+      if (!f.excluded[c]) {
+        shift(chunks[c].written);
+        shift(chunks[c].read);
+        shift(chunks[c].streamed);
+      }
     horizon += horizon > ref ? (horizon - then.horizon) * periods : 0;
     Statistics before = then.statistics, after = statistics;
     std::vector<double> growth;
@@ -501,20 +611,34 @@ struct Walker {
     before.each([&](auto& x) { a.push_back(double(x)); });
     after.each([&](auto& x) { b.push_back(double(x)); });
     std::size_t n = 0;
-    statistics.each([&](auto& x) { using T = std::decay_t<decltype(x)>; x += T((b[n] - a[n]) * double(periods)); ++n; });
+    statistics.each([&](auto& x) {
+      using T = std::decay_t<decltype(x)>;
+      x += T((b[n] - a[n]) * double(periods));
+      ++n;
+    });
     const i64 base = i64(f.low_instruction) * cause_count;
-    for (std::size_t k = 0; k < then.stalls.size(); ++k) stall_ticks[base + i64(k)] += (stall_ticks[base + i64(k)] - then.stalls[k]) * periods;
+    for (std::size_t k = 0; k < then.stalls.size(); ++k)
+      stall_ticks[base + i64(k)] += (stall_ticks[base + i64(k)] - then.stalls[k]) * periods;
     frame.value += periods * period * frame.step;
     frame.index += periods * period;
   }
 
   static void shift_resource(Resource& r, i64 ref, i64 delta) {
     if (r.free > ref) r.free += delta;
-    for (auto& g : r.gaps) { if (g.start > ref) g.start += delta; else if (g.end > ref) g.start = ref + delta; if (g.end > ref) g.end += delta; }
+    for (auto& g : r.gaps) {
+      if (g.start > ref)
+        g.start += delta;
+      else if (g.end > ref)
+        g.start = ref + delta;
+      if (g.end > ref) g.end += delta;
+    }
   }
 
   // The cost of an instruction whose counts vary, by its counts: a loop has few different tiles.
-  struct Ragged { std::vector<i64> counts; TimeInstruction cost; };
+  struct Ragged {
+    std::vector<i64> counts;
+    TimeInstruction cost;
+  };
   std::vector<std::vector<Ragged>> ragged;
   std::vector<i64> ragged_key;
   const TimeInstruction& ragged_cost(i32 instruction, const TimeInstruction& base) {
@@ -522,14 +646,21 @@ struct Walker {
     const PlanInstruction& p = plan.instructions[instruction];
     ragged_key.clear();
     auto add = [&](const PlanAccess& a) {
-      if (!a.fixed) for (int d = 0; d < a.dims; ++d) { ragged_key.push_back(plan.value(a.count[d], slots.data())); ragged_key.push_back(plan.value(a.stride[d], slots.data())); }
+      if (!a.fixed)
+        for (int d = 0; d < a.dims; ++d) {
+          ragged_key.push_back(plan.value(a.count[d], slots.data()));
+          ragged_key.push_back(plan.value(a.stride[d], slots.data()));
+        }
     };
     for (i32 n = 0; n < p.argument_count; ++n) {
       if (p.arguments[n].kind == ValueKind::access) add(plan.accesses[p.arguments[n].index]);
-      if (p.arguments[n].kind == ValueKind::list) for (const Value& v : plan.program->lists[p.arguments[n].index]) if (v.kind == ValueKind::access) add(plan.accesses[v.payload]);
+      if (p.arguments[n].kind == ValueKind::list)
+        for (const Value& v : plan.program->lists[p.arguments[n].index])
+          if (v.kind == ValueKind::access) add(plan.accesses[v.payload]);
     }
     auto& known = ragged[instruction];
-    for (const Ragged& r : known) if (r.counts == ragged_key) return r.cost;
+    for (const Ragged& r : known)
+      if (r.counts == ragged_key) return r.cost;
     if (known.size() >= 16) known.clear();
     known.reserve(16);
     known.push_back({ragged_key, base});
@@ -548,37 +679,60 @@ struct Walker {
         const TimeInstruction* t = &tables.instructions[step.index];
         if ((++stepped & 0xfffff) == 0) {
           if (options.poll) options.poll();
-          if (stepped > options.step_limit) fail(Category::undefined_behaviour, "the program takes more than " + std::to_string(options.step_limit) + " steps", "check its loops, or raise the limit");
+          if (stepped > options.step_limit)
+            fail(Category::undefined_behaviour,
+                 "the program takes more than " + std::to_string(options.step_limit) + " steps",
+                 "check its loops, or raise the limit");
         }
         if (!t->fixed && t->kind != Kind::begin) {
           t = &ragged_cost(step.index, *t);
-          if (t->cost < 0) { ++at; continue; }
+          if (t->cost < 0) {
+            ++at;
+            continue;
+          }
         }
         switch (t->kind) {
-          case Kind::compute: compute(*t, step.index); break;
-          case Kind::dma: dma(*t, step.index); break;
-          case Kind::begin: if (t->rotation >= 0) place[t->rotation] = (place[t->rotation] + 1) % tables.rotations[t->rotation].copies; break;
-          case Kind::registers: case Kind::collective: fixed_wait(*t, step.index); break;
-          case Kind::barrier: case Kind::sendrecv:
+          case Kind::compute:
+            compute(*t, step.index);
+            break;
+          case Kind::dma:
+            dma(*t, step.index);
+            break;
+          case Kind::begin:
+            if (t->rotation >= 0) place[t->rotation] = (place[t->rotation] + 1) % tables.rotations[t->rotation].copies;
+            break;
+          case Kind::registers:
+          case Kind::collective:
+            fixed_wait(*t, step.index);
+            break;
+          case Kind::barrier:
+          case Kind::sendrecv:
             waiting = t->kind == Kind::barrier ? Waiting::barrier : Waiting::sendrecv;
             waiting_instruction = step.index;
             ++at;
             return;
-          case Kind::nothing: break;
+          case Kind::nothing:
+            break;
         }
         ++at;
       } else if (step.kind == StepKind::loop) {
         const PlanLoop& l = plan.loops[step.index];
         Frame f{};
         if (l.kind == LoopKind::while_register) {
-          if (slots[plan.program->loop_variables + l.condition] == 0) { at = step.target; continue; }
+          if (slots[plan.program->loop_variables + l.condition] == 0) {
+            at = step.target;
+            continue;
+          }
           f.index = 0;
         } else {
           f.value = plan.value(l.start, slots.data());
           f.stop = plan.value(l.stop, slots.data());
           f.step = plan.value(l.step, slots.data());
           if (f.step <= 0) fail(Category::unsupported, "a loop steps by " + std::to_string(f.step));
-          if (f.value >= f.stop) { at = step.target; continue; }
+          if (f.value >= f.stop) {
+            at = step.target;
+            continue;
+          }
           slots[l.variable] = f.value;
           f.extrapolates = options.extrapolate && !options.record && (f.stop - f.value) / f.step > 3;
         }
@@ -589,7 +743,10 @@ struct Walker {
         Frame& f = frames.back();
         if (l.kind == LoopKind::while_register) {
           // a condition that is loaded from memory stays at its assumption: one pass
-          if (slots[plan.program->loop_variables + l.condition] != 0 && ++f.index < trips_of(l)) { at = step.target + 1; continue; }
+          if (slots[plan.program->loop_variables + l.condition] != 0 && ++f.index < trips_of(l)) {
+            at = step.target + 1;
+            continue;
+          }
           frames.pop_back();
           ++at;
           continue;
@@ -646,7 +803,8 @@ bool release(std::vector<Walker>& walkers, const TimeTables& tables) {
       const i32 event = w->record(w->waiting_instruction, barrier ? u8(t.engine) : dma_engine_id, arrive, end, -1);
       if (barrier) {
         for (i64& f : w->free) f = std::max(f, end);
-        for (auto& q : w->queue) for (i64& x : q) x = std::max(x, end);
+        for (auto& q : w->queue)
+          for (i64& x : q) x = std::max(x, end);
       } else {
         w->touch(t, w->waiting_instruction, dma_engine_id, end, end, event);
         w->statistics.other_bytes += t.bytes;
@@ -663,7 +821,10 @@ bool release(std::vector<Walker>& walkers, const TimeTables& tables) {
   for (Walker* w : {&a, &b}) {
     if (w->waiting != Waiting::barrier) continue;
     const PlanInstruction& i = w->plan.instructions[w->waiting_instruction];
-    if (i.arguments[1].kind == ValueKind::list && w->plan.program->lists[i.arguments[1].index].size() < 2) { w->waiting = Waiting::no; any = true; }
+    if (i.arguments[1].kind == ValueKind::list && w->plan.program->lists[i.arguments[1].index].size() < 2) {
+      w->waiting = Waiting::no;
+      any = true;
+    }
   }
   return any;
 }
@@ -672,7 +833,10 @@ void collect(const Walker& w, const TimeTables& tables, TimeResult& r) {
   const double tick = tables.tick_ns;
   CoreTime c;
   c.nanoseconds = double(w.horizon) * tick;
-  for (int e = 0; e < engine_count; ++e) { c.busy[e] = double(w.statistics.busy[e]) * tick; c.counts[e] = w.statistics.counts[e]; }
+  for (int e = 0; e < engine_count; ++e) {
+    c.busy[e] = double(w.statistics.busy[e]) * tick;
+    c.counts[e] = w.statistics.counts[e];
+  }
   c.busy[int(Engine::dma)] = double(w.statistics.dma_busy) * tick;
   c.tensor_cycles = double(w.statistics.busy[int(Engine::tensor)]) / double(tables.cycle[int(Engine::tensor)]);
   r.cores.push_back(c);
@@ -682,30 +846,43 @@ void collect(const Walker& w, const TimeTables& tables, TimeResult& r) {
   r.extrapolated_loops += w.extrapolated;
   r.flops += w.statistics.flops;
   r.hardware_flops += w.statistics.hardware_flops;
-  for (int p = 0; p < 9; ++p) if (w.statistics.bytes[p]) r.bytes[std::string(space_names[p / 3]) + "->" + space_names[p % 3]] += w.statistics.bytes[p];
+  for (int p = 0; p < 9; ++p)
+    if (w.statistics.bytes[p])
+      r.bytes[std::string(space_names[p / 3]) + "->" + space_names[p % 3]] += w.statistics.bytes[p];
   if (w.statistics.other_bytes) r.bytes["between cores"] += w.statistics.other_bytes;
   for (std::size_t k = 0; k < w.stall_ticks.size(); ++k) {
     if (!w.stall_ticks[k]) continue;
     const PlanInstruction& i = w.plan.instructions[k / cause_count];
     std::string cause = cause_names[k % cause_count];
     const i32 producer = w.stall_producer[k];
-    if (producer >= 0) cause += " of " + w.plan.describe(w.plan.instructions[producer]) + (w.plan.where(w.plan.instructions[producer]).empty() ? "" : " (" + w.plan.where(w.plan.instructions[producer]) + ")");
+    if (producer >= 0)
+      cause += " of " + w.plan.describe(w.plan.instructions[producer]) +
+               (w.plan.where(w.plan.instructions[producer]).empty()
+                    ? ""
+                    : " (" + w.plan.where(w.plan.instructions[producer]) + ")");
     const bool dma = w.tables.instructions[k / cause_count].kind == Kind::dma;
-    r.stalls.push_back({cause, double(w.stall_ticks[k]) * tick, w.plan.describe(i), w.plan.where(i), dma ? "dma" : engine_names[int(i.engine)]});
+    r.stalls.push_back({cause, double(w.stall_ticks[k]) * tick, w.plan.describe(i), w.plan.where(i),
+                        dma ? "dma" : engine_names[int(i.engine)]});
   }
 }
 
 void add_path(const std::vector<Event>& events, const Plan& plan, double tick, TimeResult& r) {
   if (events.empty()) return;
   i32 last = 0;
-  for (i32 i = 0; i < i32(events.size()); ++i) if (events[i].end > events[last].end) last = i;
+  for (i32 i = 0; i < i32(events.size()); ++i)
+    if (events[i].end > events[last].end) last = i;
   std::vector<PathStep> path;
   for (i32 i = last; i >= 0; i = events[i].before) {
     const Event& e = events[i];
     const PlanInstruction& p = plan.instructions[e.instruction];
-    const std::string engine = e.engine == dma_engine_id ? "dma" : engine_names[e.engine], name = plan.describe(p), where = plan.where(p);
-    if (!path.empty() && path.back().instruction == name && path.back().where == where && path.back().engine == engine) { path.back().start = double(e.start) * tick; ++path.back().count; }
-    else path.push_back({name, where, double(e.start) * tick, double(e.end) * tick, engine, 1});
+    const std::string engine = e.engine == dma_engine_id ? "dma" : engine_names[e.engine], name = plan.describe(p),
+                      where = plan.where(p);
+    if (!path.empty() && path.back().instruction == name && path.back().where == where &&
+        path.back().engine == engine) {
+      path.back().start = double(e.start) * tick;
+      ++path.back().count;
+    } else
+      path.push_back({name, where, double(e.start) * tick, double(e.end) * tick, engine, 1});
   }
   std::reverse(path.begin(), path.end());
   r.critical_path = std::move(path);
@@ -714,7 +891,8 @@ void add_path(const std::vector<Event>& events, const Plan& plan, double tick, T
 }  // namespace
 
 TimeResult time_plan(const Plan& plan, const TimeOptions& options) {
-  const std::shared_ptr<TimeTables> tables = plan.time_tables ? std::static_pointer_cast<TimeTables>(plan.time_tables) : std::make_shared<TimeTables>(plan);
+  const std::shared_ptr<TimeTables> tables =
+      plan.time_tables ? std::static_pointer_cast<TimeTables>(plan.time_tables) : std::make_shared<TimeTables>(plan);
   plan.time_tables = tables;
   TimeResult r;
   std::vector<Walker> walkers;
@@ -731,10 +909,13 @@ TimeResult time_plan(const Plan& plan, const TimeOptions& options) {
       finished = finished && w.waiting == Waiting::finished;
     }
     if (finished) break;
-    if (!release(walkers, *tables)) fail(Category::undefined_behaviour, "deadlock: the cores wait at different barriers or transfers", "every core must reach the same core_barrier or sendrecv");
+    if (!release(walkers, *tables))
+      fail(Category::undefined_behaviour, "deadlock: the cores wait at different barriers or transfers",
+           "every core must reach the same core_barrier or sendrecv");
   }
   for (const Walker& w : walkers) collect(w, *tables, r);
-  std::sort(r.stalls.begin(), r.stalls.end(), [](const Stall& a, const Stall& b) { return a.nanoseconds > b.nanoseconds; });
+  std::sort(r.stalls.begin(), r.stalls.end(),
+            [](const Stall& a, const Stall& b) { return a.nanoseconds > b.nanoseconds; });
   if (options.record) {
     int longest = 0;
     for (int c = 0; c < plan.program->cores; ++c) {

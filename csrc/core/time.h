@@ -22,8 +22,17 @@ struct CoreTime {
   double tensor_cycles = 0;
 };
 
-struct Stall { std::string cause; double nanoseconds; std::string instruction, where, engine; };
-struct PathStep { std::string instruction, where; double start, end; std::string engine; i64 count; };
+struct Stall {
+  std::string cause;
+  double nanoseconds;
+  std::string instruction, where, engine;
+};
+struct PathStep {
+  std::string instruction, where;
+  double start, end;
+  std::string engine;
+  i64 count;
+};
 
 struct TimeResult {
   double nanoseconds = 0;

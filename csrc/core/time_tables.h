@@ -16,14 +16,14 @@ struct ChunkMap {
 
 struct Operand {
   bool write = false, accumulate = false, tracked = true;
-  i32 memory = -1;            // index into TimeTables::maps
+  i32 memory = -1;  // index into TimeTables::maps
   i32 buffer = -1;
-  Quantity byte;              // first byte, without rotation
-  i64 low = 0, high = 0;      // extent around it
-  i32 rotation = -1;          // index of the rotating tile, or -1
+  Quantity byte;          // first byte, without rotation
+  i64 low = 0, high = 0;  // extent around it
+  i32 rotation = -1;      // index of the rotating tile, or -1
   bool fixed = false;
-  i32 first = 0, last = 0;    // chunk range when fixed
-  u8 groups = 1;              // 32-partition groups touched
+  i32 first = 0, last = 0;  // chunk range when fixed
+  u8 groups = 1;            // 32-partition groups touched
 };
 
 struct TimeInstruction {
@@ -31,16 +31,20 @@ struct TimeInstruction {
   Engine engine = Engine::sync;
   bool fixed = true;
   i64 cost = 0, latency = 0;  // ticks
-  i64 issue = 0, transfer = 0, pool = 0;  // DMA: ticks of descriptor generation, of the transfer, of all DMA engines together
+  i64 issue = 0, transfer = 0,
+      pool = 0;  // DMA: ticks of descriptor generation, of the transfer, of all DMA engines together
   bool software = false;
-  u8 queue = 0;               // DMA: 0 load, 1 store, 2 other
+  u8 queue = 0;  // DMA: 0 load, 1 store, 2 other
   i32 path = -1;
   double bytes = 0, flops = 0, hardware_flops = 0;
   i32 first_operand = 0, last_operand = 0;
-  i32 rotation = -1;          // begin: which tile rotates
+  i32 rotation = -1;  // begin: which tile rotates
 };
 
-struct Rotation { i32 buffer; i64 copies, stride; };
+struct Rotation {
+  i32 buffer;
+  i64 copies, stride;
+};
 
 struct TimeTables {
   explicit TimeTables(const Plan& plan);
@@ -49,11 +53,11 @@ struct TimeTables {
   std::array<i64, engine_count> cycle{};  // ticks
   std::vector<TimeInstruction> instructions;
   std::vector<Operand> operands;
-  std::vector<std::vector<ChunkMap>> maps;         // per core
-  std::vector<std::vector<i32>> map_of_buffer;     // per core: buffer -> map, -1 untracked
+  std::vector<std::vector<ChunkMap>> maps;      // per core
+  std::vector<std::vector<i32>> map_of_buffer;  // per core: buffer -> map, -1 untracked
   std::vector<Rotation> rotations;
   std::vector<std::string> paths;
-  std::vector<bool> split;                         // per core: partition groups matter
+  std::vector<bool> split;  // per core: partition groups matter
   i64 ticks(double ns) const { return i64(ns / tick_ns + 0.5); }
   void cost(i32 instruction, const i64* slots, TimeInstruction& t) const;
 

@@ -17,16 +17,39 @@ using u16 = std::uint16_t;
 using u8 = std::uint8_t;
 
 enum class Dtype : u8 {
-  float32, tfloat32, bfloat16, float16, float8_e4m3, float8_e4m3fn, float8_e5m2, float8_e3m4, float8_e8m0fnu,
-  int8, int16, int32, int64, uint8, uint16, uint32, uint64, boolean, float64,
-  float8_e4m3fn_x4, float8_e5m2_x4, float4_e2m1fn_x4, count
+  float32,
+  tfloat32,
+  bfloat16,
+  float16,
+  float8_e4m3,
+  float8_e4m3fn,
+  float8_e5m2,
+  float8_e3m4,
+  float8_e8m0fnu,
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  uint16,
+  uint32,
+  uint64,
+  boolean,
+  float64,
+  float8_e4m3fn_x4,
+  float8_e5m2_x4,
+  float4_e2m1fn_x4,
+  count
 };
 inline constexpr int dtype_count = int(Dtype::count);
 inline constexpr std::array<const char*, dtype_count> dtype_names = {
-    "float32", "tfloat32", "bfloat16", "float16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e3m4",
-    "float8_e8m0fnu", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool", "float64",
-    "float8_e4m3fn_x4", "float8_e5m2_x4", "float4_e2m1fn_x4"};
-inline constexpr std::array<int, dtype_count> dtype_bytes = {4, 4, 2, 2, 1, 1, 1, 1, 1, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 4, 4, 2};
+    "float32",        "tfloat32",        "bfloat16",    "float16",        "float8_e4m3",
+    "float8_e4m3fn",  "float8_e5m2",     "float8_e3m4", "float8_e8m0fnu", "int8",
+    "int16",          "int32",           "int64",       "uint8",          "uint16",
+    "uint32",         "uint64",          "bool",        "float64",        "float8_e4m3fn_x4",
+    "float8_e5m2_x4", "float4_e2m1fn_x4"};
+inline constexpr std::array<int, dtype_count> dtype_bytes = {4, 4, 2, 2, 1, 1, 1, 1, 1, 1, 2,
+                                                             4, 8, 1, 2, 4, 8, 1, 8, 4, 4, 2};
 
 inline int size_of(Dtype d) { return dtype_bytes[int(d)]; }
 inline bool is_integer(Dtype d) { return d >= Dtype::int8 && d <= Dtype::boolean; }

@@ -11,8 +11,12 @@ c10::Storage host_storage(const at::TensorBase& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   Allocation* allocation = allocation_of(storage);
   if (C10_LIKELY(allocation != nullptr)) {
-    TORCH_CHECK(allocation->backed, "opentrn: an operator would read a tensor that has no bytes (it was made in a dry "
-                                    "run)\n  what to do: use it inside opentrn.dry_run(), or make it outside");
+    TORCH_CHECK(allocation->backed,
+                "opentrn: an operator would read a tensor that has no bytes (it was made in a dry "
+                "run)\n  what to do: use it inside opentrn.dry_run(), or make it outside");
+    TORCH_CHECK(allocation->host->nbytes() > 0 || tensor.numel() == 0,
+                "opentrn: the storage of this tensor was resized to "
+                "zero bytes\n  what to do: resize it back before the tensor is used");
     return c10::Storage(allocation->host);
   }
   // Someone else's memory (DLPack, from_blob): alias it without owning it.
@@ -24,10 +28,13 @@ c10::Storage host_storage(const at::TensorBase& tensor) {
 }  // namespace
 
 at::Tensor host_alias(const at::TensorBase& tensor) {
-  TORCH_CHECK(tensor.layout() == c10::kStrided && !tensor.is_quantized() && !tensor.is_nested(),
-              "opentrn: neuron has dense tensors only; this one is ",
-              tensor.is_quantized() ? "quantised" : tensor.is_nested() ? "nested" : "sparse",
-              "\n  what to do: convert it on the host (.to_dense(), .dequantize(), .cpu()) before it reaches the device");
+  TORCH_CHECK(
+      tensor.layout() == c10::kStrided && !tensor.is_quantized() && !tensor.is_nested(),
+      "opentrn: neuron has dense tensors only; this one is ",
+      tensor.is_quantized() ? "quantised"
+      : tensor.is_nested()  ? "nested"
+                            : "sparse",
+      "\n  what to do: convert it on the host (.to_dense(), .dequantize(), .cpu()) before it reaches the device");
   auto impl = c10::make_intrusive<c10::TensorImpl>(host_storage(tensor), c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                    tensor.dtype());
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());

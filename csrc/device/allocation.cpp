@@ -90,8 +90,8 @@ c10::intrusive_ptr<c10::StorageImpl> new_host_storage(size_t bytes, bool backed)
   c10::DataPtr data = !backed    ? c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU))
                       : guarding ? allocate_guarded(bytes)
                                  : allocator->allocate(bytes);
-  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
-                                               static_cast<int64_t>(bytes), std::move(data), allocator, true);
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
+                                               std::move(data), allocator, true);
 }
 
 const char kUnbackedMessage[] =
@@ -116,8 +116,7 @@ c10::Storage wrap(memory::Block* block, c10::intrusive_ptr<c10::StorageImpl> hos
   allocation->device = device;
   allocation->backed = backed;
   allocation->guarded = guarding && backed;
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
-                                                       static_cast<int64_t>(bytes),
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
                                                        data_pointer(allocation.get()), device_allocator(), true);
   allocation.release();
   if (!backed) {

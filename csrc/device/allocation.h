@@ -51,7 +51,7 @@ void set_frame_name(FrameName name);
 // Guard mode (OPENTRN_GUARD=1, for tests): device memory is inaccessible to the host outside an operator.
 void enable_guard_mode();
 bool guard_mode();
-void open_guard(Allocation* allocation);   // nests
+void open_guard(Allocation* allocation);  // nests
 void close_guard(Allocation* allocation);
 
 }  // namespace opentrn::device

@@ -32,11 +32,11 @@ at::Tensor metadata_on_cpu(const Tensor& tensor) {
 
 bool chooses_flash(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
                    double dropout, bool is_causal) {
-  // The choice looks at metadata only, and only CPU tensors get CPU's answer: meta tensors (dry runs) are asked as such.
+  // The choice looks at metadata only, and only CPU tensors get CPU's answer: meta tensors (dry runs) are asked as
+  // such.
   const OptionalTensor host_mask = mask && mask->defined() ? OptionalTensor(metadata_on_cpu(*mask)) : std::nullopt;
-  const int64_t choice =
-      at::_fused_sdp_choice(metadata_on_cpu(query), metadata_on_cpu(key), metadata_on_cpu(value), host_mask, dropout,
-                            is_causal, std::nullopt, grouped_query(query, key));
+  const int64_t choice = at::_fused_sdp_choice(metadata_on_cpu(query), metadata_on_cpu(key), metadata_on_cpu(value),
+                                               host_mask, dropout, is_causal, std::nullopt, grouped_query(query, key));
   return choice == static_cast<int64_t>(at::SDPBackend::flash_attention);
 }
 
@@ -74,8 +74,15 @@ Forward attention(const Tensor& query, const Tensor& key, const Tensor& value, c
     logsumexp = at::empty({0}, query.options());  // backward recomputes
   }
   const auto options = at::TensorOptions().dtype(at::kLong);
-  return {std::move(output), std::move(logsumexp), Tensor(), Tensor(), query.size(-2), key.size(-2),
-          at::scalar_tensor(at::Scalar(seed), options), at::scalar_tensor(at::Scalar(int64_t{0}), options), Tensor()};
+  return {std::move(output),
+          std::move(logsumexp),
+          Tensor(),
+          Tensor(),
+          query.size(-2),
+          key.size(-2),
+          at::scalar_tensor(at::Scalar(seed), options),
+          at::scalar_tensor(at::Scalar(int64_t{0}), options),
+          Tensor()};
 }
 
 // Differentiates the math path on the host; `wants` as in the operator's grad_input_mask.
@@ -116,7 +123,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
         grad, query, key, value, output, logsumexp, dropout, is_causal, mask, scale);
     return {grad_query, grad_key, grad_value, Tensor()};
   }
-  auto result = math_backward(grad, {query, key, value, bias}, wants, dropout, is_causal, seed.is_meta() ? 0 : seed.item<int64_t>(), scale);
+  auto result = math_backward(grad, {query, key, value, bias}, wants, dropout, is_causal,
+                              seed.is_meta() ? 0 : seed.item<int64_t>(), scale);
   return {result[0], result[1], result[2], result[3]};
 }
 

@@ -13,9 +13,10 @@ namespace {
 // Begins with PyTorch's own words, which libraries look for.
 at::Tensor refuse_binary_cross_entropy(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                                        int64_t) {
-  TORCH_CHECK(false, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
-                     "  what to do: use binary_cross_entropy_with_logits or BCEWithLogitsLoss, which take the sigmoid "
-                     "themselves and are safe to autocast");
+  TORCH_CHECK(false,
+              "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+              "  what to do: use binary_cross_entropy_with_logits or BCEWithLogitsLoss, which take the sigmoid "
+              "themselves and are safe to autocast");
 }
 
 }  // namespace

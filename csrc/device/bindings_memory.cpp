@@ -109,7 +109,8 @@ py::dict memory_log_drain(int index, bool stop) {
   result["event"] = column<int8_t>(events, [](const auto& e) { return static_cast<int>(e.kind); });
   result["category"] = column<int8_t>(events, [](const auto& e) { return static_cast<int>(e.origin.category); });
   result["operator"] = column<int32_t>(events, [](const auto& e) { return e.origin.operator_id; });
-  result["module"] = column<int32_t>(events, [](const auto& e) { return static_cast<int32_t>(e.origin.module_id) - 1; });
+  result["module"] =
+      column<int32_t>(events, [](const auto& e) { return static_cast<int32_t>(e.origin.module_id) - 1; });
   result["frame"] = column<int32_t>(events, [](const auto& e) { return static_cast<int32_t>(e.origin.frame_id) - 1; });
   result["phase"] = column<int8_t>(events, [](const auto& e) { return e.origin.phase; });
   result["device"] = column<int16_t>(events, [index](const auto&) { return index; });
@@ -154,7 +155,8 @@ void bind_memory(py::module_& m) {
   });
   m.def("allocate_raw", [](int64_t bytes, int index) {
     // Held until the returned tensor dies; for tests of the allocator and for reservations.
-    return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(kNeuron, static_cast<c10::DeviceIndex>(index)));
+    return at::empty({bytes},
+                     at::TensorOptions().dtype(at::kByte).device(kNeuron, static_cast<c10::DeviceIndex>(index)));
   });
 }
 

@@ -105,12 +105,15 @@ std::string python_frame() {
 void bind_trace(py::module_& m) {
   trace::set_capture_frame(&python_frame);
   set_frame_name(&trace::frame_name);
-  m.def("trace_start", [](const py::dict& options) {
-    trace::Options wanted;
-    if (options.contains("shapes")) wanted.shapes = options["shapes"].cast<bool>();
-    if (options.contains("frames")) wanted.frames = options["frames"].cast<bool>();
-    trace::start(wanted);
-  }, py::arg("options") = py::dict());
+  m.def(
+      "trace_start",
+      [](const py::dict& options) {
+        trace::Options wanted;
+        if (options.contains("shapes")) wanted.shapes = options["shapes"].cast<bool>();
+        if (options.contains("frames")) wanted.frames = options["frames"].cast<bool>();
+        trace::start(wanted);
+      },
+      py::arg("options") = py::dict());
   m.def("trace_stop", &trace::stop);
   m.def("trace_active", &trace::active);
   m.def("trace_pending", &trace::pending);

@@ -36,9 +36,10 @@ void Context::attach(const timeline::Machine& machine, std::string instance) {
 }
 
 void Context::ensure_slow() {
-  TORCH_CHECK(!forked_, "opentrn: the neuron device was used before this process was forked, and a forked child "
-                        "cannot use it\n  what to do: start workers with the 'spawn' method "
-                        "(torch.multiprocessing.set_start_method('spawn')), or keep device tensors out of them");
+  TORCH_CHECK(!forked_,
+              "opentrn: the neuron device was used before this process was forked, and a forked child "
+              "cannot use it\n  what to do: start workers with the 'spawn' method "
+              "(torch.multiprocessing.set_start_method('spawn')), or keep device tensors out of them");
   if (attached()) return;
   TORCH_CHECK(attach_hook_, "opentrn: no machine is attached");
   attach_hook_();
@@ -46,8 +47,8 @@ void Context::ensure_slow() {
 
 void Context::check_index(c10::DeviceIndex index) {
   ensure();
-  TORCH_CHECK(index >= 0 && static_cast<size_t>(index) < devices_.size(), "opentrn: there is no device neuron:",
-              static_cast<int>(index), ": ", instance_, " has ", devices_.size(),
+  TORCH_CHECK(index >= 0 && static_cast<size_t>(index) < devices_.size(),
+              "opentrn: there is no device neuron:", static_cast<int>(index), ": ", instance_, " has ", devices_.size(),
               " (neuron:0 to neuron:", devices_.size() - 1,
               ")\n  what to do: use an index in that range, or attach a larger instance (OPENTRN_INSTANCE)");
 }

@@ -87,8 +87,6 @@ int64_t current_stream(c10::DeviceIndex index);
 void set_current_stream(c10::DeviceIndex index, int64_t stream);
 
 // The index a tensor option of "neuron" without index means.
-inline c10::DeviceIndex resolve(c10::Device device) {
-  return device.has_index() ? device.index() : current_device();
-}
+inline c10::DeviceIndex resolve(c10::Device device) { return device.has_index() ? device.index() : current_device(); }
 
 }  // namespace opentrn::device

@@ -18,8 +18,8 @@
 namespace opentrn::device::dry {
 namespace {
 
-// Results up to these sizes have bytes in a dry run. Integers and booleans are masks, positions and routing: they may be
-// larger before they lose their values.
+// Results up to these sizes have bytes in a dry run. Integers and booleans are masks, positions and routing: they may
+// be larger before they lose their values.
 std::atomic<size_t> backed_float_bytes{size_t{64} << 10};
 std::atomic<size_t> backed_integer_bytes{size_t{8} << 20};
 constexpr size_t kMostPlans = 1 << 16;
@@ -152,9 +152,9 @@ class InferredCall {
   }
 
   static at::Tensor tensor_in(c10::Storage storage, const Geometry& geometry, int64_t offset) {
-    auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage),
-                                                     c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                                     c10::scalarTypeToTypeMeta(geometry.type));
+    auto impl =
+        c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                             c10::scalarTypeToTypeMeta(geometry.type));
     impl->set_sizes_and_strides(geometry.sizes, geometry.strides, offset);
     if (geometry.conjugate) impl->_set_conj(true);
     if (geometry.negative) impl->_set_neg(true);

@@ -1,9 +1,9 @@
 // Dry runs: large tensors are a shape and an address, without bytes.
 //
-// In a dry run an operator whose inputs all have bytes and whose results are small runs really, so that masks, positions
-// and control flow are exact. Any other only infers the shapes of its results (once per signature), allocates them, and
-// advances the clock. Small integer and boolean results of inputs without bytes are made with bytes when they are produced,
-// by stated rules; each such stand-in is counted in a ledger.
+// In a dry run an operator whose inputs all have bytes and whose results are small runs really, so that masks,
+// positions and control flow are exact. Any other only infers the shapes of its results (once per signature), allocates
+// them, and advances the clock. Small integer and boolean results of inputs without bytes are made with bytes when they
+// are produced, by stated rules; each such stand-in is counted in a ledger.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ namespace opentrn::device::dry {
 // Whether an operator may meet tensors without bytes at all: dry mode is on, or such storages exist.
 bool concerned();
 bool mode();
-bool set_mode(bool on);  // returns the mode before
+bool set_mode(bool on);       // returns the mode before
 void count_unbacked(int by);  // storages without bytes that exist
 
 // Whether a fresh storage gets bytes in the present mode.
@@ -47,9 +47,9 @@ std::vector<StandIn> ledger();
 void clear_ledger();
 
 struct Counters {
-  int64_t inferred = 0;   // operators that only inferred
-  int64_t ran = 0;        // operators that ran really
-  int64_t misses = 0;     // signatures seen for the first time
+  int64_t inferred = 0;  // operators that only inferred
+  int64_t ran = 0;       // operators that ran really
+  int64_t misses = 0;    // signatures seen for the first time
   int64_t signatures = 0;
 };
 Counters counters();

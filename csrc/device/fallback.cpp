@@ -12,7 +12,8 @@ namespace opentrn::device {
 namespace {
 
 [[noreturn]] void raise_no_kernel(const OperatorTraits& traits) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "opentrn: ", traits.name, " has no kernel that neuron can run: CPU PyTorch has "
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "opentrn: ", traits.name,
+                              " has no kernel that neuron can run: CPU PyTorch has "
                               "none either\n  what to do: write it in other operators, or as a custom operator with a "
                               "CPU implementation");
 }
@@ -55,14 +56,14 @@ class Kernel final : public c10::OperatorKernel {
   OperatorTraits* traits_ = nullptr;
 };
 
-void fallback_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  run_on_host(op, traits_of(op), stack);
-}
+void fallback_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) { run_on_host(op, traits_of(op), stack); }
 
 void refuse_layout(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  TORCH_CHECK(false, "opentrn: ", op.operator_name(), ": neuron has dense tensors only, no sparse, quantised or strided nested ones\n",
-              "  what to do: convert on the host (.to_dense(), .dequantize(), layout=torch.jagged) before moving to the "
-              "device");
+  TORCH_CHECK(
+      false, "opentrn: ", op.operator_name(),
+      ": neuron has dense tensors only, no sparse, quantised or strided nested ones\n",
+      "  what to do: convert on the host (.to_dense(), .dequantize(), layout=torch.jagged) before moving to the "
+      "device");
 }
 
 // Operators whose composite kernel is right on the device.
@@ -118,8 +119,9 @@ int register_fallback() {
     new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
   }
   // A composite kernel wins over a backend fallback, so that `add` would go through its out= form (twice the cost) and
-  // `native_layer_norm` through a decomposition with other numbers. Each operator with both a CPU and a composite kernel
-  // is therefore registered directly; the list is read from the dispatcher, so it cannot be out of step with PyTorch.
+  // `native_layer_norm` through a decomposition with other numbers. Each operator with both a CPU and a composite
+  // kernel is therefore registered directly; the list is read from the dispatcher, so it cannot be out of step with
+  // PyTorch.
   torch::Library& aten = new_library("aten", c10::DispatchKey::PrivateUse1);
   // Composite kernels that reach for a stub of the tensor's own device type, which only CPU has.
   for (const char* name : {"conj_physical_", "addr_", "mode.values"}) {
@@ -127,7 +129,8 @@ int register_fallback() {
   }
   // One call on a list of tensors is one operator of the device, as on other accelerators, not one per tensor.
   c10::Dispatcher& all = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : all.getRegistrationsForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) {
+  for (const c10::OperatorName& name :
+       all.getRegistrationsForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) {
     if (name.name.rfind("aten::_foreach_", 0) != 0) continue;
     auto op = all.findSchema(name);
     if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;

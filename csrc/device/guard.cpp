@@ -54,9 +54,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::UNSAFE, device, current_stream(device.index()));
   }
-  c10::Stream getDefaultStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
-  }
+  c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
   c10::Stream getNewStream(c10::Device device, int /*priority*/) const override {
     const c10::DeviceIndex index = resolve(device);
     Device& state = Context::get().device(index);
@@ -87,31 +85,29 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device_index,
               const c10::EventFlag flag) const override {
-    TORCH_CHECK(device_index == -1 || device_index == stream.device_index(), "opentrn: an event of neuron:",
-                static_cast<int>(device_index), " cannot be recorded on a stream of neuron:",
-                static_cast<int>(stream.device_index()));
+    TORCH_CHECK(device_index == -1 || device_index == stream.device_index(),
+                "opentrn: an event of neuron:", static_cast<int>(device_index),
+                " cannot be recorded on a stream of neuron:", static_cast<int>(stream.device_index()));
     if (!*event) *event = new VirtualEvent();
     auto* virtual_event = static_cast<VirtualEvent*>(*event);
     virtual_event->device = stream.device_index();
     virtual_event->timing = flag == c10::EventFlag::BACKEND_DEFAULT;
     // A record is queued work of its own: the host pays for issuing it, and two records are never at one time.
-    virtual_event->time =
-        timeline_of(stream.device_index()).issue(Context::get().machine(), stream.id(), 1).device_end;
+    virtual_event->time = timeline_of(stream.device_index()).issue(Context::get().machine(), stream.id(), 1).device_end;
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (!event) return;  // waiting for an event that was never recorded is no wait, as on CUDA
     timeline_of(stream.device_index()).wait_until(stream.id(), static_cast<VirtualEvent*>(event)->time);
   }
-  bool queryEvent(void* event) const override {
-    return !event || static_cast<VirtualEvent*>(event)->time <= asked();
-  }
+  bool queryEvent(void* event) const override { return !event || static_cast<VirtualEvent*>(event)->time <= asked(); }
   void synchronizeEvent(void* event) const override {
     if (!event) return;
     timeline::set_host_now(std::max(timeline::host_now(), static_cast<VirtualEvent*>(event)->time));
   }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
-    TORCH_CHECK(first && second, "opentrn: elapsed_time needs two recorded events\n"
-                                 "  what to do: call record() on both before elapsed_time()");
+    TORCH_CHECK(first && second,
+                "opentrn: elapsed_time needs two recorded events\n"
+                "  what to do: call record() on both before elapsed_time()");
     const auto* start = static_cast<VirtualEvent*>(first);
     const auto* end = static_cast<VirtualEvent*>(second);
     TORCH_CHECK(start->timing && end->timing, "opentrn: elapsed_time needs events made with enable_timing=True");
@@ -183,9 +179,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return Context::get().attached(); }
   void init() const override { Context::get().ensure(); }
-  c10::DeviceIndex deviceCount() const override {
-    return static_cast<c10::DeviceIndex>(Context::get().device_count());
-  }
+  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(Context::get().device_count()); }
   void setCurrentDevice(c10::DeviceIndex device) const override { set_current_device(device); }
   c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {

@@ -97,8 +97,8 @@ void HostCall::raise_mixed(c10::Device other, int argument) const {
   auto op = c10::Dispatcher::singleton().findSchema(traits_.operator_name);
   const std::string name = op ? op->schema().arguments()[argument].name() : std::to_string(argument);
   const std::string index = std::to_string(std::max<int>(device_, 0));
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but ", traits_.name, " got argument '", name, "' on ",
-              other, " beside tensors on neuron:", index, "\n  what to do: move it with .to('neuron:", index,
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but ", traits_.name, " got argument '", name,
+              "' on ", other, " beside tensors on neuron:", index, "\n  what to do: move it with .to('neuron:", index,
               "') first");
 }
 

@@ -21,8 +21,8 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTens
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad_output, const Tensor& input,
                                                         const Tensor& weight, at::IntArrayRef stride,
                                                         at::IntArrayRef padding, at::IntArrayRef dilation,
-                                                        bool transposed, at::IntArrayRef output_padding,
-                                                        int64_t groups, std::array<bool, 3> output_mask) {
+                                                        bool transposed, at::IntArrayRef output_padding, int64_t groups,
+                                                        std::array<bool, 3> output_mask) {
   const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
   return at::convolution_backward(grad_output, input, weight, at::IntArrayRef(channels), stride, padding, dilation,
                                   transposed, output_padding, groups, output_mask);
@@ -97,7 +97,8 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::op
   return {input.mul(mask).mul_(1 / (1 - p)), mask};
 }
 
-// Composite as comparisons, which would answer False for tensors without bytes; as one operator it has a rule of its own.
+// Composite as comparisons, which would answer False for tensors without bytes; as one operator it has a rule of its
+// own.
 Tensor isfinite(const Tensor& self) { return at::isfinite(self); }
 
 // Accelerators count integers too (expert routing does); CPU's kernel takes floats only.

@@ -30,8 +30,8 @@ void register_host_kernel(torch::Library& aten, const char* name, Function* func
   aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernelFunctor>(std::move(kernel))));
 }
 
-void register_host_kernels(torch::Library& aten);  // host_kernels.cpp
-void register_attention(torch::Library& aten);     // attention.cpp
+void register_host_kernels(torch::Library& aten);   // host_kernels.cpp
+void register_attention(torch::Library& aten);      // attention.cpp
 void register_hot_operators(torch::Library& aten);  // hot_operators.cpp
 
 }  // namespace opentrn::device

@@ -17,15 +17,41 @@ namespace {
 
 constexpr size_t kZeroRunLimit = size_t{256} << 20;  // bytes of inputs up to which a CPU kernel may run on zeros
 
-// PyTorch's meta kernels give these contiguous results where its CPU kernels give column-major or permuted ones (LAPACK and
-// FFT layouts), so their shapes are learned from the CPU kernel.
+// PyTorch's meta kernels give these contiguous results where its CPU kernels give column-major or permuted ones (LAPACK
+// and FFT layouts), so their shapes are learned from the CPU kernel.
 bool has_own_layout(const OperatorTraits& traits) {
-  static const std::unordered_set<std::string_view> names = {
-      "_fft_c2c", "_fft_c2r", "_fft_r2c", "linalg_eig", "linalg_eigvals", "_linalg_eigvals", "_linalg_eigh",
-      "_linalg_svd", "linalg_qr", "linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "lu_unpack", "linalg_inv_ex",
-      "_linalg_solve_ex", "_linalg_det", "_linalg_slogdet", "linalg_ldl_factor_ex", "linalg_ldl_solve",
-      "linalg_householder_product", "cholesky_inverse", "linalg_cholesky_ex", "linalg_solve_triangular", "linalg_lstsq",
-      "triangular_solve", "ormqr", "max_unpool2d", "max_unpool3d", "geqrf", "_cholesky_solve_helper", "cholesky", "linalg_matrix_exp"};
+  static const std::unordered_set<std::string_view> names = {"_fft_c2c",
+                                                             "_fft_c2r",
+                                                             "_fft_r2c",
+                                                             "linalg_eig",
+                                                             "linalg_eigvals",
+                                                             "_linalg_eigvals",
+                                                             "_linalg_eigh",
+                                                             "_linalg_svd",
+                                                             "linalg_qr",
+                                                             "linalg_lu",
+                                                             "linalg_lu_factor_ex",
+                                                             "linalg_lu_solve",
+                                                             "lu_unpack",
+                                                             "linalg_inv_ex",
+                                                             "_linalg_solve_ex",
+                                                             "_linalg_det",
+                                                             "_linalg_slogdet",
+                                                             "linalg_ldl_factor_ex",
+                                                             "linalg_ldl_solve",
+                                                             "linalg_householder_product",
+                                                             "cholesky_inverse",
+                                                             "linalg_cholesky_ex",
+                                                             "linalg_solve_triangular",
+                                                             "linalg_lstsq",
+                                                             "triangular_solve",
+                                                             "ormqr",
+                                                             "max_unpool2d",
+                                                             "max_unpool3d",
+                                                             "geqrf",
+                                                             "_cholesky_solve_helper",
+                                                             "cholesky",
+                                                             "linalg_matrix_exp"};
   return names.count(traits.base) > 0;
 }
 
@@ -178,8 +204,8 @@ bool only_returns_arguments(const c10::FunctionSchema& schema) {
 // In-place operators and those that return nothing need no inference: what they return is what they write.
 bool plan_in_place(const c10::OperatorHandle& op, const OperatorTraits& traits, const Scan& scan, Plan& plan) {
   const c10::FunctionSchema& schema = op.schema();
-  const bool has_out = !schema.arguments().empty() && schema.arguments().back().kwarg_only() &&
-                       schema.arguments().back().is_out();
+  const bool has_out =
+      !schema.arguments().empty() && schema.arguments().back().kwarg_only() && schema.arguments().back().is_out();
   if (!only_returns_arguments(schema) || has_out) return false;
   int next_written = 0;
   for (int index = 0; index < traits.return_count; ++index) {
@@ -253,8 +279,8 @@ Plan infer_on_meta(const c10::OperatorHandle& op, const OperatorTraits& traits, 
   // Some of PyTorch's meta kernels resize what an in-place operator must not resize.
   if (!traits.has_out && traits.base.ends_with('_') && !plan.changed.empty()) {
     const auto& [index, geometry] = plan.changed.front();
-    TORCH_CHECK(false, "output with shape ", scan.tensors[index].tensor.sizes(),
-                " doesn't match the broadcast shape ", at::IntArrayRef(geometry.sizes));
+    TORCH_CHECK(false, "output with shape ", scan.tensors[index].tensor.sizes(), " doesn't match the broadcast shape ",
+                at::IntArrayRef(geometry.sizes));
   }
   correct_batch_norm(op, traits, stack, plan);
   return plan;
@@ -279,10 +305,9 @@ Plan infer(const c10::OperatorHandle& op, const OperatorTraits& traits, const to
   }
   Plan in_place;
   if (plan_in_place(op, traits, scan, in_place)) return in_place;
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      small, "opentrn: a dry run cannot infer the shapes of ", traits.name,
-      ": PyTorch has no meta kernel for it, and its inputs are too large to run it on zeros\n"
-      "  what to do: compute it on the host (.cpu()), or see docs/unsupported.md for the list");
+  TORCH_CHECK_NOT_IMPLEMENTED(small, "opentrn: a dry run cannot infer the shapes of ", traits.name,
+                              ": PyTorch has no meta kernel for it, and its inputs are too large to run it on zeros\n"
+                              "  what to do: compute it on the host (.cpu()), or see docs/unsupported.md for the list");
   return plan_from(op, traits, stack, scan, kernel, true);
 }
 

@@ -36,11 +36,11 @@ struct Result {
 };
 
 struct Plan {
-  std::vector<Result> results;      // flattened
-  std::vector<int> list_lengths;    // per return: -1, or the length of a tensor list
+  std::vector<Result> results;                    // flattened
+  std::vector<int> list_lengths;                  // per return: -1, or the length of a tensor list
   std::vector<std::pair<int, Geometry>> changed;  // written arguments that got another geometry
-  size_t fresh_bytes = 0;           // of results that would be run for, by the backing rule
-  bool fits_bytes = true;           // every fresh result is small enough to have bytes
+  size_t fresh_bytes = 0;                         // of results that would be run for, by the backing rule
+  bool fits_bytes = true;                         // every fresh result is small enough to have bytes
   timeline::OperatorCost cost;
   bool has_cost = false;
 };

@@ -27,8 +27,8 @@ std::vector<std::pair<std::string, Holder>> holders(Device& device, std::string 
   device.memory.visit([&](const memory::Segment&, const memory::Block& block) {
     if (block.free) return;
     const memory::Origin& origin = block.origin;
-    Holder& holder = by_origin[{origin.operator_id, origin.module_id, origin.frame_id,
-                                static_cast<int>(origin.category)}];
+    Holder& holder =
+        by_origin[{origin.operator_id, origin.module_id, origin.frame_id, static_cast<int>(origin.category)}];
     holder.bytes += block.size;
     ++holder.count;
   });
@@ -41,8 +41,7 @@ std::vector<std::pair<std::string, Holder>> holders(Device& device, std::string 
     if (frame_id && frame_name) text += " at " + frame_name(frame_id);
     result.emplace_back(std::move(text), holder);
   }
-  std::sort(result.begin(), result.end(),
-            [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
   return result;
 }
 

@@ -60,7 +60,8 @@ py::dict phase_totals(int index) {
   Device& device = Context::get().device(static_cast<c10::DeviceIndex>(index));
   std::lock_guard<SpinLock> lock(totals_mutex());
   py::dict result;
-  for (int phase = 0; phase < trace::kPhaseCount; ++phase) result[py::int_(phase)] = describe(device.phase_totals[phase]);
+  for (int phase = 0; phase < trace::kPhaseCount; ++phase)
+    result[py::int_(phase)] = describe(device.phase_totals[phase]);
   return result;
 }
 
@@ -93,27 +94,31 @@ void reset_operator_totals() {
 void bind_clock(py::module_& m) {
   m.def("host_time", [] { return timeline::host_now(); }, "Virtual host time of the calling thread, ns.");
   m.def("advance_host", [](int64_t ns) { timeline::advance_host(ns); });
-  m.def("device_time", [](int index) { return Context::get().device(static_cast<c10::DeviceIndex>(index)).timeline.latest(); },
-        "When the last issued work of the device ends, ns of virtual time.");
+  m.def(
+      "device_time",
+      [](int index) { return Context::get().device(static_cast<c10::DeviceIndex>(index)).timeline.latest(); },
+      "When the last issued work of the device ends, ns of virtual time.");
   m.def("stream_time", [](int index, int64_t stream) {
     return Context::get().device(static_cast<c10::DeviceIndex>(index)).timeline.ready(stream);
   });
-  m.def("occupy", [](int index, int64_t stream, int64_t ns) { occupy(static_cast<c10::DeviceIndex>(index), stream, ns); });
-  m.def("account_collective",
-        [](const std::string& name, int index, int64_t stream, int64_t ns, int64_t bytes,
-           const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs) {
-          timeline::OperatorCost cost;
-          cost.duration = ns;
-          cost.bytes = bytes;
-          std::vector<const at::TensorBase*> in, out;
-          for (const at::Tensor& tensor : inputs) in.push_back(&tensor);
-          for (const at::Tensor& tensor : outputs) out.push_back(&tensor);
-          account_known(traits_by_name(name, timeline::OperatorClass::kCollective), static_cast<c10::DeviceIndex>(index),
-                        stream, cost, in, out);
-        },
-        py::arg("name"), py::arg("device"), py::arg("stream"), py::arg("ns"), py::arg("bytes"),
-        py::arg("inputs") = std::vector<at::Tensor>(), py::arg("outputs") = std::vector<at::Tensor>(),
-        "Puts a collective of a known duration on a stream.");
+  m.def("occupy",
+        [](int index, int64_t stream, int64_t ns) { occupy(static_cast<c10::DeviceIndex>(index), stream, ns); });
+  m.def(
+      "account_collective",
+      [](const std::string& name, int index, int64_t stream, int64_t ns, int64_t bytes,
+         const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs) {
+        timeline::OperatorCost cost;
+        cost.duration = ns;
+        cost.bytes = bytes;
+        std::vector<const at::TensorBase*> in, out;
+        for (const at::Tensor& tensor : inputs) in.push_back(&tensor);
+        for (const at::Tensor& tensor : outputs) out.push_back(&tensor);
+        account_known(traits_by_name(name, timeline::OperatorClass::kCollective), static_cast<c10::DeviceIndex>(index),
+                      stream, cost, in, out);
+      },
+      py::arg("name"), py::arg("device"), py::arg("stream"), py::arg("ns"), py::arg("bytes"),
+      py::arg("inputs") = std::vector<at::Tensor>(), py::arg("outputs") = std::vector<at::Tensor>(),
+      "Puts a collective of a known duration on a stream.");
   m.def("totals", &totals);
   m.def("phase_totals", &phase_totals);
   m.def("operator_class", [](const std::string& name) { return timeline::class_name(timeline::classify(name)); });
@@ -171,9 +176,8 @@ void bind_device(py::module_& m) {
     Context::get().check_index(static_cast<c10::DeviceIndex>(std::clamp(index, -1, 127)));
     set_current_device(static_cast<c10::DeviceIndex>(index));
   });
-  m.def("synchronize", [](int index) {
-    Context::get().device(static_cast<c10::DeviceIndex>(index)).timeline.synchronize();
-  });
+  m.def("synchronize",
+        [](int index) { Context::get().device(static_cast<c10::DeviceIndex>(index)).timeline.synchronize(); });
   m.def("current_stream", [](int index) { return current_stream(static_cast<c10::DeviceIndex>(index)); });
   m.def("is_in_bad_fork", [] { return Context::get().forked(); });
   m.def("default_generator", [](int index) { return default_generator(static_cast<c10::DeviceIndex>(index)); });

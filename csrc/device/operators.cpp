@@ -1,5 +1,5 @@
-// Operators with a kernel of their own: those that make, reshape or re-point device storages, and those that have no CPU
-// kernel to run in place.
+// Operators with a kernel of their own: those that make, reshape or re-point device storages, and those that have no
+// CPU kernel to run in place.
 #include <ATen/EmptyTensor.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/Resize.h>
@@ -94,8 +94,9 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef sizes, std::op
 
 at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef sizes,
                         at::IntArrayRef strides) {
-  TORCH_CHECK(source.device().type() == kNeuron || source.nbytes() == 0, "opentrn: set_ on a neuron tensor got a storage on ",
-              source.device(), "\n  what to do: move the storage to the device first");
+  TORCH_CHECK(source.device().type() == kNeuron || source.nbytes() == 0,
+              "opentrn: set_ on a neuron tensor got a storage on ", source.device(),
+              "\n  what to do: move the storage to the device first");
   at::native::checkSetStorage(self, source, offset, sizes, strides, false);
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
   impl->set_storage_offset(offset);
@@ -119,9 +120,7 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
   return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
-at::Tensor& set_empty(at::Tensor& self) {
-  return set_storage(self, new_storage(0, self.device().index()), 0, {0}, {});
-}
+at::Tensor& set_empty(at::Tensor& self) { return set_storage(self, new_storage(0, self.device().index()), 0, {0}, {}); }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   enter_operator();
@@ -145,7 +144,6 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
 bool mask_is_never_left_aligned(const at::Tensor&, const at::Tensor&) { return false; }
 
 void record_stream(at::Tensor&, at::Stream) {}  // values are ready when an operator returns
-
 
 }  // namespace
 

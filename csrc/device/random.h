@@ -1,7 +1,7 @@
 // The device's random state: counter based, (seed, offset), 16 bytes, as DTensor's trackers ask.
 //
-// Values come from the host's generator seeded by (seed, offset) for each operator; they need not equal CPU's, and depend
-// on nothing but seed, offset and the operator. The real chip's generator is another one.
+// Values come from the host's generator seeded by (seed, offset) for each operator; they need not equal CPU's, and
+// depend on nothing but seed, offset and the operator. The real chip's generator is another one.
 #pragma once
 
 #include <optional>

@@ -11,8 +11,8 @@
 namespace opentrn::device {
 
 int register_operators() {
-  static auto aten = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1,
-                                                      __FILE__, __LINE__);
+  static auto aten =
+      std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   register_own_operators(*aten);
   register_host_kernels(*aten);
   register_attention(*aten);

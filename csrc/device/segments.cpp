@@ -288,9 +288,8 @@ Statistics SegmentAllocator::statistics() {
 namespace {
 template <typename Apply>
 void for_all_counters(Statistics& statistics, Apply&& apply) {
-  for (Counters* counters :
-       {&statistics.allocation, &statistics.segment, &statistics.allocated_bytes, &statistics.reserved_bytes,
-        &statistics.requested_bytes}) {
+  for (Counters* counters : {&statistics.allocation, &statistics.segment, &statistics.allocated_bytes,
+                             &statistics.reserved_bytes, &statistics.requested_bytes}) {
     for (Counter& counter : *counters) apply(counter);
   }
 }

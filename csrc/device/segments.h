@@ -18,7 +18,15 @@
 namespace opentrn::memory {
 
 enum class Category : uint8_t {
-  kOther, kParameter, kGradient, kOptimizerState, kActivation, kTemporary, kInput, kBuffer, kCache
+  kOther,
+  kParameter,
+  kGradient,
+  kOptimizerState,
+  kActivation,
+  kTemporary,
+  kInput,
+  kBuffer,
+  kCache
 };
 constexpr int kCategoryCount = 9;
 

@@ -83,12 +83,11 @@ class Scanner {
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     const bool neuron = is_neuron(tensor);
     const bool backed = !is_unbacked(tensor);
-    signature_.mix(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.dim()) << 8 |
-                   static_cast<uint64_t>(backed) << 16 | static_cast<uint64_t>(tensor.is_conj()) << 17 |
-                   static_cast<uint64_t>(tensor.is_neg()) << 18 |
-                   static_cast<uint64_t>(impl->is_wrapped_number()) << 19 |
-                   static_cast<uint64_t>(tensor.device().index() + 1) << 20 |
-                   static_cast<uint64_t>(tensor.device().type()) << 32);
+    signature_.mix(
+        static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.dim()) << 8 |
+        static_cast<uint64_t>(backed) << 16 | static_cast<uint64_t>(tensor.is_conj()) << 17 |
+        static_cast<uint64_t>(tensor.is_neg()) << 18 | static_cast<uint64_t>(impl->is_wrapped_number()) << 19 |
+        static_cast<uint64_t>(tensor.device().index() + 1) << 20 | static_cast<uint64_t>(tensor.device().type()) << 32);
     for (const int64_t size : tensor.sizes()) signature_.mix(static_cast<uint64_t>(size));
     for (const int64_t stride : tensor.strides()) signature_.mix(static_cast<uint64_t>(stride) + 0x10000);
     // Which arguments are one storage decides what results may alias.

@@ -33,7 +33,7 @@ struct Scan {
   Signature signature;
   bool all_backed = true;
   bool depends_on_values = false;  // of tensors that have bytes
-  bool hashable = true;  // false: an argument whose value cannot be hashed; the call is inferred every time
+  bool hashable = true;            // false: an argument whose value cannot be hashed; the call is inferred every time
   c10::DeviceIndex device = -1;
   struct Tensor {
     at::Tensor tensor;

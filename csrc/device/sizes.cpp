@@ -32,7 +32,8 @@ void expand_masks(const OperatorTraits& traits, c10::IValue& value) {
   c10::List<std::optional<at::Tensor>> expanded;
   bool any = false;
   for (const std::optional<at::Tensor> index : value.toOptionalTensorList()) {
-    const bool is_mask = index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
+    const bool is_mask =
+        index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
     if (!is_mask) {
       expanded.push_back(index);
       continue;

@@ -28,17 +28,26 @@ const char* name_of(Rule rule) {
 
 // Operators whose integer or boolean results have a rule of their own; everything else gets zeros or False.
 const std::unordered_map<std::string_view, Rule> kRules = {
-    {"isfinite", Rule::kTrue},           {"topk", Rule::kBalancedIndices},      {"sort", Rule::kBalancedIndices},
-    {"argsort", Rule::kBalancedIndices}, {"argmax", Rule::kBalancedIndices},    {"argmin", Rule::kBalancedIndices},
-    {"max", Rule::kBalancedIndices},     {"min", Rule::kBalancedIndices},       {"multinomial", Rule::kBalancedIndices},
-    {"kthvalue", Rule::kBalancedIndices}, {"median", Rule::kBalancedIndices},   {"mode", Rule::kBalancedIndices},
-    {"_cummax_helper", Rule::kBalancedIndices}, {"_cummin_helper", Rule::kBalancedIndices},
+    {"isfinite", Rule::kTrue},
+    {"topk", Rule::kBalancedIndices},
+    {"sort", Rule::kBalancedIndices},
+    {"argsort", Rule::kBalancedIndices},
+    {"argmax", Rule::kBalancedIndices},
+    {"argmin", Rule::kBalancedIndices},
+    {"max", Rule::kBalancedIndices},
+    {"min", Rule::kBalancedIndices},
+    {"multinomial", Rule::kBalancedIndices},
+    {"kthvalue", Rule::kBalancedIndices},
+    {"median", Rule::kBalancedIndices},
+    {"mode", Rule::kBalancedIndices},
+    {"_cummax_helper", Rule::kBalancedIndices},
+    {"_cummin_helper", Rule::kBalancedIndices},
 };
 
 // Factorisations whose result of that number holds pivots, counted from 1.
 const std::unordered_map<std::string_view, size_t> kPivots = {
-    {"linalg_lu_factor_ex", 1}, {"linalg_ldl_factor_ex", 1}, {"_linalg_det", 2}, {"_linalg_slogdet", 3},
-    {"_linalg_solve_ex", 2},
+    {"linalg_lu_factor_ex", 1}, {"linalg_ldl_factor_ex", 1}, {"_linalg_det", 2},
+    {"_linalg_slogdet", 3},     {"_linalg_solve_ex", 2},
 };
 
 Rule rule_of(const OperatorTraits& traits, size_t index, at::ScalarType type) {
@@ -49,11 +58,12 @@ Rule rule_of(const OperatorTraits& traits, size_t index, at::ScalarType type) {
   return type == at::kBool ? Rule::kFalse : Rule::kZeros;
 }
 
-// Row r of k indices into `extent` gets r·k, r·k+1, … modulo the extent: distinct within a row as long as k ≤ extent, and
-// every index is used equally often, so that expert routing is balanced.
+// Row r of k indices into `extent` gets r·k, r·k+1, … modulo the extent: distinct within a row as long as k ≤ extent,
+// and every index is used equally often, so that expert routing is balanced.
 void fill_balanced(at::Tensor& host, int64_t extent) {
   if (host.numel() == 0) return;
-  at::Tensor values = at::arange(host.numel(), at::TensorOptions().dtype(at::kLong)).remainder_(std::max<int64_t>(extent, 1));
+  at::Tensor values =
+      at::arange(host.numel(), at::TensorOptions().dtype(at::kLong)).remainder_(std::max<int64_t>(extent, 1));
   host.copy_(values.view(host.sizes()));
 }
 

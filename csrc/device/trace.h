@@ -48,7 +48,8 @@ struct Record {
   int64_t memory_allocated;
   Phase phase;
 };
-void add(const Record& record, c10::ArrayRef<const at::TensorBase*> inputs, c10::ArrayRef<const at::TensorBase*> outputs);
+void add(const Record& record, c10::ArrayRef<const at::TensorBase*> inputs,
+         c10::ArrayRef<const at::TensorBase*> outputs);
 
 // Module paths: the stack of nn.Modules the calling thread is in; the backward pass finds its module through the
 // sequence number of the autograd node.
@@ -64,7 +65,7 @@ Phase current_phase();
 // Python frames, captured by the hook where they are asked for.
 using CaptureFrame = std::string (*)();
 void set_capture_frame(CaptureFrame capture);
-uint32_t capture_frame();  // 0 unless frames are on
+uint32_t capture_frame();        // 0 unless frames are on
 std::string python_frame_now();  // whether or not frames are on
 void set_frames(bool on);
 std::string frame_name(uint32_t id);

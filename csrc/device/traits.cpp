@@ -10,15 +10,37 @@ namespace opentrn::device {
 namespace {
 
 // Operators that accept tensors of other devices beside neuron ones, as on CUDA.
-const std::unordered_set<std::string_view> kMixing = {
-    "copy_", "_copy_from", "_copy_from_and_resize", "index", "index_put", "index_put_", "_index_put_impl_",
-    "_unsafe_index", "_unsafe_index_put", "copy", "_foreach_copy_", "record_stream", "set_", "_has_compatible_shallow_copy_type",
-    "_pin_memory", "is_pinned"};
+const std::unordered_set<std::string_view> kMixing = {"copy_",
+                                                      "_copy_from",
+                                                      "_copy_from_and_resize",
+                                                      "index",
+                                                      "index_put",
+                                                      "index_put_",
+                                                      "_index_put_impl_",
+                                                      "_unsafe_index",
+                                                      "_unsafe_index_put",
+                                                      "copy",
+                                                      "_foreach_copy_",
+                                                      "record_stream",
+                                                      "set_",
+                                                      "_has_compatible_shallow_copy_type",
+                                                      "_pin_memory",
+                                                      "is_pinned"};
 
 // Operators whose output shape or result depends on values: the host has to wait for the device.
-const std::unordered_set<std::string_view> kSynchronizing = {
-    "_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim",
-    "unique_consecutive", "unique_dim_consecutive", "bincount", "repeat_interleave", "is_set_to"};
+const std::unordered_set<std::string_view> kSynchronizing = {"_local_scalar_dense",
+                                                             "equal",
+                                                             "is_nonzero",
+                                                             "nonzero",
+                                                             "masked_select",
+                                                             "_unique",
+                                                             "_unique2",
+                                                             "unique_dim",
+                                                             "unique_consecutive",
+                                                             "unique_dim_consecutive",
+                                                             "bincount",
+                                                             "repeat_interleave",
+                                                             "is_set_to"};
 
 std::mutex registry_mutex;
 

@@ -24,8 +24,8 @@ struct OperatorTraits {
   uint64_t written_arguments = 0;  // bit i: argument i is written
   bool has_out = false;            // an out= overload
   bool random = false;
-  bool may_mix_devices = false;    // copies, and indexing with CPU indices
-  bool synchronizes = false;       // its result or its shape goes back to the host
+  bool may_mix_devices = false;  // copies, and indexing with CPU indices
+  bool synchronizes = false;     // its result or its shape goes back to the host
   bool is_copy = false;
   // Counters since the last reset; guarded by the totals mutex.
   int64_t count = 0, device_ns = 0, flops = 0, bytes = 0, simulated_ns = 0;

@@ -88,7 +88,8 @@ std::tuple<Results...> give(HostCall& call, std::tuple<Results...>&& results) {
 
 template <typename Op>
 OperatorTraits& traits_of_typed() {
-  static OperatorTraits& traits = traits_of(c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name));
+  static OperatorTraits& traits =
+      traits_of(c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name));
   return traits;
 }
 
@@ -162,8 +163,8 @@ template <typename Op>
 void register_typed(torch::Library& library) {
   std::string name = std::string(Op::name).substr(6);  // without "aten::"
   if (Op::overload_name[0] != '\0') name += std::string(".") + Op::overload_name;
-  library.impl(name.c_str(), torch::CppFunction::makeFromUnboxedFunction(
-                                 TORCH_FN((&TypedKernel<Op, typename Op::schema>::call))));
+  library.impl(name.c_str(),
+               torch::CppFunction::makeFromUnboxedFunction(TORCH_FN((&TypedKernel<Op, typename Op::schema>::call))));
 }
 
 }  // namespace opentrn::device

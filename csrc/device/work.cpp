@@ -92,8 +92,9 @@ void describe_convolution(Work& work, std::string_view base, TensorRefs inputs, 
   work.flops = 2 * result->numel() * (weight.numel() / weight.sizes()[0]) * (backward ? 2 : 1);
 }
 
-// Two products of [Sq, D] by [D, Sk] forward; five backward (with the recomputed scores). Masked and causal parts are
-// counted in full, as TorchTitan's formula counts them.
+// Two products of [Sq, D] by [D, Sk] forward, four backward: model FLOPs. The scores that a fused backward computes
+// again are its own business, and part of its duration only. Masked and causal parts are counted in full, as
+// TorchTitan's formula counts them.
 void describe_attention(Work& work, bool backward, TensorRefs inputs) {
   const size_t first = backward ? 1 : 0;
   if (inputs.size() < first + 3) return;
@@ -105,8 +106,7 @@ void describe_attention(Work& work, bool backward, TensorRefs inputs) {
   const int64_t scores = heads * size_or_one(query, 2) * size_or_one(key, 2);
   const int64_t query_depth = size_or_one(query, 1), value_depth = size_or_one(value, 1);
   work.element = element_of(query.scalar_type());
-  work.flops = backward ? 2 * scores * (3 * query_depth + 2 * value_depth)
-                        : 2 * scores * (query_depth + value_depth);
+  work.flops = backward ? 2 * scores * 2 * (query_depth + value_depth) : 2 * scores * (query_depth + value_depth);
 }
 
 void describe_rows(Work& work, TensorRefs inputs) {
@@ -134,8 +134,9 @@ Work describe_work(const OperatorTraits& traits, TensorRefs inputs, uint64_t wri
       work.output_elements += tensor.numel();
     }
     // A copy overwrites its target without reading it.
-    if (!(is_written && (work.operator_class == OperatorClass::kCopy || work.operator_class == OperatorClass::kTransfer ||
-                         work.operator_class == OperatorClass::kRandom))) {
+    if (!(is_written &&
+          (work.operator_class == OperatorClass::kCopy || work.operator_class == OperatorClass::kTransfer ||
+           work.operator_class == OperatorClass::kRandom))) {
       work.read_bytes += bytes;
       ++work.tensor_operands;
     }
@@ -159,7 +160,8 @@ Work describe_work(const OperatorTraits& traits, TensorRefs inputs, uint64_t wri
     case OperatorClass::kScatter:
       describe_rows(work, inputs);
       // A gather reads the rows it takes, not the whole table.
-      if (work.operator_class == OperatorClass::kGather) work.read_bytes = std::min(work.read_bytes, 2 * work.written_bytes);
+      if (work.operator_class == OperatorClass::kGather)
+        work.read_bytes = std::min(work.read_bytes, 2 * work.written_bytes);
       break;
     case OperatorClass::kSort:
       work.sort_length = inputs.empty() || inputs[0]->dim() == 0 ? 1 : inputs[0]->sizes().back();

@@ -62,7 +62,9 @@ class CudaNameGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Device getDevice() const override { return as_cuda(neuron().getDevice()); }
   void setDevice(c10::Device device) const override { neuron().setDevice(to_neuron(device)); }
-  void uncheckedSetDevice(c10::Device device) const noexcept override { neuron().uncheckedSetDevice(to_neuron(device)); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    neuron().uncheckedSetDevice(to_neuron(device));
+  }
   c10::Stream getStream(c10::Device device) const override { return as_cuda(neuron().getStream(to_neuron(device))); }
   c10::Stream getDefaultStream(c10::Device device) const override {
     return as_cuda(neuron().getDefaultStream(to_neuron(device)));
@@ -149,8 +151,8 @@ at::Tensor to_dtype_layout(const at::Tensor& self, std::optional<at::ScalarType>
   if (device.has_value() && device->type() == kCuda) {
     count("aten::to");
     // A script's bare "cuda" is the current device; a tensor on another one has to move.
-    device = c10::Device(kNeuron, device->has_index() ? device->index()
-                                                      : c10::impl::getDeviceGuardImpl(kNeuron)->getDevice().index());
+    device = c10::Device(
+        kNeuron, device->has_index() ? device->index() : c10::impl::getDeviceGuardImpl(kNeuron)->getDevice().index());
   }
   return at::native::to(self, dtype, layout, device, pin_memory, non_blocking, copy, memory_format);
 }
@@ -205,6 +207,7 @@ PYBIND11_MODULE(_redirect, m) {
   m.doc() = "What a CUDA script asks of `cuda` goes to `neuron`.";
   m.def("redirect", &redirect, py::arg("factories"), py::arg("arguments"), "Installs the kernels and the guard, once.");
   m.def("counts", &counts, "How often each operator's device argument was replaced.");
-  m.def("on_first", [](py::object function) { ledger().on_first = new py::object(std::move(function)); },
-        "`function(name)` is called at the first redirection of each operator, on the calling thread.");
+  m.def(
+      "on_first", [](py::object function) { ledger().on_first = new py::object(std::move(function)); },
+      "`function(name)` is called at the first redirection of each operator, on the calling thread.");
 }

@@ -36,8 +36,7 @@ Interval DeviceTimeline::issue(const Machine& machine, int64_t stream, Nanosecon
   // A full queue holds the host back until the oldest entry has finished.
   interval.host_start = std::max(host_clock.now, queue.in_flight[queue.next]);
   interval.host_end = interval.host_start + static_cast<Nanoseconds>(machine.host_ns_per_op);
-  interval.device_start =
-      std::max(queue.ready, interval.host_end + static_cast<Nanoseconds>(machine.launch_ns));
+  interval.device_start = std::max(queue.ready, interval.host_end + static_cast<Nanoseconds>(machine.launch_ns));
   interval.device_end = interval.device_start + duration;
   queue.ready = interval.device_end;
   queue.in_flight[queue.next] = interval.device_end;

@@ -78,9 +78,11 @@ Parts parts(const Machine& machine, const Work& work) {
       return {0, 0};
     case OperatorClass::kMatmul:
       return {matmul_ns(machine, work), machine.matmul_fixed_ns};
+    case OperatorClass::kAttentionBackward:
+      // Five products run for the four that count: the scores are computed again.
+      return {flops_ns(machine, work) * 1.25, machine.matmul_fixed_ns};
     case OperatorClass::kConvolution:
     case OperatorClass::kAttention:
-    case OperatorClass::kAttentionBackward:
       return {flops_ns(machine, work), machine.matmul_fixed_ns};
     case OperatorClass::kReduction:
       return {vector_ns(machine, work.input_elements, 1), machine.reduction_fixed_ns};
@@ -95,8 +97,7 @@ Parts parts(const Machine& machine, const Work& work) {
     case OperatorClass::kScan:
       return {vector_ns(machine, work.input_elements, 2), machine.scan_fixed_ns};
     case OperatorClass::kRandom:
-      return {vector_ns(machine, work.output_elements, machine.random_cycles_per_element),
-              machine.random_fixed_ns};
+      return {vector_ns(machine, work.output_elements, machine.random_cycles_per_element), machine.random_fixed_ns};
     case OperatorClass::kPointwise:
     case OperatorClass::kUnlisted:
       return {elementwise_ns(machine, work), machine.pointwise_fixed_ns};
@@ -123,8 +124,10 @@ const std::unordered_map<std::string_view, OperatorClass>& class_table() {
 
 const char* class_name(OperatorClass operator_class) {
   static const char* const names[kOperatorClassCount] = {
-      "metadata", "matmul", "convolution", "attention", "attention backward", "pointwise", "reduction", "copy",
-      "gather",   "scatter", "sort",       "scan",      "random",             "transfer",  "collective", "unlisted"};
+      "metadata",  "matmul",    "convolution", "attention", "attention backward",
+      "pointwise", "reduction", "copy",        "gather",    "scatter",
+      "sort",      "scan",      "random",      "transfer",  "collective",
+      "unlisted"};
   return names[static_cast<int>(operator_class)];
 }
 
@@ -147,9 +150,8 @@ OperatorCost modelled_cost(const Machine& machine, const Work& work) {
     return cost;
   }
   const Parts time = parts(machine, work);
-  cost.duration =
-      static_cast<Nanoseconds>(std::max(time.compute_ns, memory_ns(machine, static_cast<double>(cost.bytes))) +
-                               time.fixed_ns);
+  cost.duration = static_cast<Nanoseconds>(
+      std::max(time.compute_ns, memory_ns(machine, static_cast<double>(cost.bytes))) + time.fixed_ns);
   return cost;
 }
 

@@ -28,7 +28,7 @@ enum class OperatorClass : uint8_t {
   kRandom,
   kTransfer,    // between host and device
   kCollective,  // among devices; its duration is given
-  kUnlisted,  // no entry in operator_classes.inc: costed as pointwise, counted apart
+  kUnlisted,    // no entry in operator_classes.inc: costed as pointwise, counted apart
 };
 constexpr int kOperatorClassCount = 16;
 
@@ -52,8 +52,8 @@ struct Work {
   int64_t tensor_operands = 0;
   // Matmul-like work: `batch` products of [m, k] by [k, n].
   int64_t batch = 1, m = 0, n = 0, k = 0;
-  int64_t flops = 0;     // multiply-adds count two
-  int64_t rows = 0;      // gathered or scattered rows
+  int64_t flops = 0;  // multiply-adds count two
+  int64_t rows = 0;   // gathered or scattered rows
   int64_t sort_length = 0;
   bool from_host = false;  // transfers: host to device, else device to host
 };

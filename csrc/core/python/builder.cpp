@@ -13,7 +13,11 @@ PyObject* tensor_type = nullptr;
 PyObject* keyword_index[opcode_count] = {};  // dict: parameter name -> position
 
 template <class T>
-const T* as(PyObject* o) { return reinterpret_cast<py::detail::instance*>(o)->simple_layout ? static_cast<const T*>(reinterpret_cast<py::detail::instance*>(o)->simple_value_holder[0]) : py::handle(o).cast<const T*>(); }
+const T* as(PyObject* o) {
+  return reinterpret_cast<py::detail::instance*>(o)->simple_layout
+             ? static_cast<const T*>(reinterpret_cast<py::detail::instance*>(o)->simple_value_holder[0])
+             : py::handle(o).cast<const T*>();
+}
 
 bool is_expression(PyObject* o) { return reinterpret_cast<PyObject*>(Py_TYPE(o)) == expression_type; }
 
@@ -26,13 +30,16 @@ i32 expression_of(Program& p, py::handle h) {
     py::object i = py::reinterpret_steal<py::object>(PyNumber_Index(o));
     return p.expressions.constant(PyLong_AsLongLong(i.ptr()));
   }
-  fail(Category::configuration, "'" + std::string(Py_TYPE(o)->tp_name) + "' is neither an integer nor an index expression", "pass an int or an Expr of this builder");
+  fail(Category::configuration,
+       "'" + std::string(Py_TYPE(o)->tp_name) + "' is neither an integer nor an index expression",
+       "pass an int or an Expr of this builder");
 }
 
 py::object combine(Node op, const PyExpression& a, py::handle b, bool reversed = false) {
   Program& p = *a.program;
   const i32 other = expression_of(p, b);
-  return expression_object(a.program, reversed ? p.expressions.binary(op, other, a.id) : p.expressions.binary(op, a.id, other));
+  return expression_object(a.program,
+                           reversed ? p.expressions.binary(op, other, a.id) : p.expressions.binary(op, a.id, other));
 }
 
 struct PyBuilder {
@@ -50,7 +57,8 @@ struct PyBuilder {
     if (o == Py_None) return {};
     if (o == Py_True || o == Py_False) return {ValueKind::boolean, o == Py_True};
     if (reinterpret_cast<PyObject*>(Py_TYPE(o)) == access_type) return {ValueKind::access, as<PyAccess>(o)->id};
-    if (reinterpret_cast<PyObject*>(Py_TYPE(o)) == tensor_type) return {ValueKind::access, b.whole(as<PyTensor>(o)->id)};
+    if (reinterpret_cast<PyObject*>(Py_TYPE(o)) == tensor_type)
+      return {ValueKind::access, b.whole(as<PyTensor>(o)->id)};
     if (is_expression(o)) return {ValueKind::expression, as<PyExpression>(o)->id};
     if (PyFloat_Check(o)) return {ValueKind::real, std::bit_cast<i64>(PyFloat_AS_DOUBLE(o))};
     if (PyLong_Check(o)) {
@@ -74,16 +82,21 @@ struct PyBuilder {
       if (!f) throw py::error_already_set();
       return {ValueKind::real, std::bit_cast<i64>(PyFloat_AS_DOUBLE(f.ptr()))};
     }
-    throw Error(Category::configuration, "an argument of type '" + std::string(Py_TYPE(o)->tp_name) + "' is not understood", b.place(), "pass an Access, a number, a string, or a list of them");
+    throw Error(Category::configuration,
+                "an argument of type '" + std::string(Py_TYPE(o)->tp_name) + "' is not understood", b.place(),
+                "pass an Access, a number, a string, or a list of them");
   }
 
   void emit(const std::string& instruction, const py::kwargs& keywords) {
     const int op = opcode_from_name(instruction);
-    if (op < 0) throw Error(Category::unsupported, "'" + instruction + "' is not an instruction", b.place(), "docs/instructions.md lists them");
+    if (op < 0)
+      throw Error(Category::unsupported, "'" + instruction + "' is not an instruction", b.place(),
+                  "docs/instructions.md lists them");
     const Definition& d = definition(Opcode(op));
     if (!keyword_index[op]) {
       keyword_index[op] = PyDict_New();
-      for (std::size_t i = 0; i < d.parameters.size(); ++i) PyDict_SetItemString(keyword_index[op], d.parameters[i].name.c_str(), py::int_(i).ptr());
+      for (std::size_t i = 0; i < d.parameters.size(); ++i)
+        PyDict_SetItemString(keyword_index[op], d.parameters[i].name.c_str(), py::int_(i).ptr());
     }
     std::vector<Value> arguments(d.parameters.size());
     u64 given = 0;
@@ -93,8 +106,13 @@ struct PyBuilder {
     while (PyDict_Next(keywords.ptr(), &at, &key, &value)) {
       PyObject* index = PyDict_GetItemWithError(keyword_index[op], key);
       if (!index) {
-        if (PyUnicode_CompareWithASCIIString(key, "name") == 0) { if (value != Py_None) name = b.program->intern_text(PyUnicode_AsUTF8(value)); continue; }
-        throw Error(Category::configuration, instruction + " has no argument '" + std::string(PyUnicode_AsUTF8(key)) + "'", b.place(), "docs/instructions.md lists its arguments");
+        if (PyUnicode_CompareWithASCIIString(key, "name") == 0) {
+          if (value != Py_None) name = b.program->intern_text(PyUnicode_AsUTF8(value));
+          continue;
+        }
+        throw Error(Category::configuration,
+                    instruction + " has no argument '" + std::string(PyUnicode_AsUTF8(key)) + "'", b.place(),
+                    "docs/instructions.md lists its arguments");
       }
       const long i = PyLong_AsLong(index);
       arguments[i] = value_of(value);
@@ -103,57 +121,85 @@ struct PyBuilder {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const Parameter& q = d.parameters[i];
       if (given >> i & 1) {
-        if (q.is_access() && !q.or_number && arguments[i].kind != ValueKind::access) throw Error(Category::configuration, instruction + ": argument '" + q.name + "' must be a tensor access", b.place());
-        if ((q.role == Role::alu || q.role == Role::activation || q.role == Role::text || q.role == Role::engine) && arguments[i].kind != ValueKind::text) throw Error(Category::configuration, instruction + ": argument '" + q.name + "' must be a name (str)", b.place());
-        if (q.role == Role::list && arguments[i].kind == ValueKind::integer) arguments[i] = {ValueKind::list, b.program->intern_list({arguments[i]})};
-        if (q.role == Role::list && arguments[i].kind != ValueKind::list) throw Error(Category::configuration, instruction + ": argument '" + q.name + "' must be a list", b.place());
+        if (q.is_access() && !q.or_number && arguments[i].kind != ValueKind::access)
+          throw Error(Category::configuration, instruction + ": argument '" + q.name + "' must be a tensor access",
+                      b.place());
+        if ((q.role == Role::alu || q.role == Role::activation || q.role == Role::text || q.role == Role::engine) &&
+            arguments[i].kind != ValueKind::text)
+          throw Error(Category::configuration, instruction + ": argument '" + q.name + "' must be a name (str)",
+                      b.place());
+        if (q.role == Role::list && arguments[i].kind == ValueKind::integer)
+          arguments[i] = {ValueKind::list, b.program->intern_list({arguments[i]})};
+        if (q.role == Role::list && arguments[i].kind != ValueKind::list)
+          throw Error(Category::configuration, instruction + ": argument '" + q.name + "' must be a list", b.place());
         continue;
       }
       switch (q.kind_of_default) {
         case 0:
-          if (!q.optional && q.role != Role::engine) throw Error(Category::configuration, instruction + ": argument '" + q.name + "' is missing", b.place());
+          if (!q.optional && q.role != Role::engine)
+            throw Error(Category::configuration, instruction + ": argument '" + q.name + "' is missing", b.place());
           break;
-        case 2: arguments[i] = {ValueKind::real, std::bit_cast<i64>(q.number_default)}; break;
-        case 3: arguments[i] = {ValueKind::text, b.program->intern_text(q.text_default)}; break;
-        case 4: arguments[i] = {ValueKind::boolean, q.number_default != 0}; break;
-        case 5: arguments[i] = {ValueKind::integer, i64(q.number_default)}; break;
-        default: break;
+        case 2:
+          arguments[i] = {ValueKind::real, std::bit_cast<i64>(q.number_default)};
+          break;
+        case 3:
+          arguments[i] = {ValueKind::text, b.program->intern_text(q.text_default)};
+          break;
+        case 4:
+          arguments[i] = {ValueKind::boolean, q.number_default != 0};
+          break;
+        case 5:
+          arguments[i] = {ValueKind::integer, i64(q.number_default)};
+          break;
+        default:
+          break;
       }
     }
     b.emit(Opcode(op), std::move(arguments), name);
   }
 
-  PyAccess access(const PyTensor& t, py::handle pattern, py::handle offset, py::handle dtype, py::handle scalar_offset, py::handle scalar_stride, py::handle vector_offset, py::handle vector_stride, py::handle vector_bound) {
+  PyAccess access(const PyTensor& t, py::handle pattern, py::handle offset, py::handle dtype, py::handle scalar_offset,
+                  py::handle scalar_stride, py::handle vector_offset, py::handle vector_stride,
+                  py::handle vector_bound) {
     Program& p = *b.program;
     Access a;
     if (pattern.is_none()) {
       a = p.accesses[b.whole(t.id)];
-      if (!dtype.is_none() && dtype_from_name(dtype.cast<std::string>()) != a.dtype) throw Error(Category::configuration, "an access that reinterprets the dtype needs a pattern", b.place());
+      if (!dtype.is_none() && dtype_from_name(dtype.cast<std::string>()) != a.dtype)
+        throw Error(Category::configuration, "an access that reinterprets the dtype needs a pattern", b.place());
     } else {
       a.buffer = t.id;
       a.dtype = dtype.is_none() ? p.buffers[t.id].dtype : dtype_from_name(dtype.cast<std::string>());
-      py::object fast = py::reinterpret_steal<py::object>(PySequence_Fast(pattern.ptr(), "pattern must be a sequence of [stride, count]"));
+      py::object fast = py::reinterpret_steal<py::object>(
+          PySequence_Fast(pattern.ptr(), "pattern must be a sequence of [stride, count]"));
       if (!fast) throw py::error_already_set();
       const Py_ssize_t n = PySequence_Fast_GET_SIZE(fast.ptr());
-      if (n < 1 || n > access_dims_max) throw Error(Category::unsupported, "an access pattern has 1 to 5 entries; found " + std::to_string(n), b.place(), "merge contiguous dimensions, or split the instruction");
+      if (n < 1 || n > access_dims_max)
+        throw Error(Category::unsupported, "an access pattern has 1 to 5 entries; found " + std::to_string(n),
+                    b.place(), "merge contiguous dimensions, or split the instruction");
       a.dims = u8(n);
       for (Py_ssize_t i = 0; i < n; ++i) {
         PyObject* entry = PySequence_Fast_GET_ITEM(fast.ptr(), i);
-        py::object pair = py::reinterpret_steal<py::object>(PySequence_Fast(entry, "each entry of a pattern is [stride, count]"));
+        py::object pair =
+            py::reinterpret_steal<py::object>(PySequence_Fast(entry, "each entry of a pattern is [stride, count]"));
         if (!pair) throw py::error_already_set();
-        if (PySequence_Fast_GET_SIZE(pair.ptr()) != 2) throw Error(Category::configuration, "each entry of a pattern is [stride, count]", b.place());
+        if (PySequence_Fast_GET_SIZE(pair.ptr()) != 2)
+          throw Error(Category::configuration, "each entry of a pattern is [stride, count]", b.place());
         a.stride[i] = expression_of(p, PySequence_Fast_GET_ITEM(pair.ptr(), 0));
         a.count[i] = expression_of(p, PySequence_Fast_GET_ITEM(pair.ptr(), 1));
       }
     }
     a.offset = expression_of(p, offset);
     if (!scalar_offset.is_none()) {
-      if (reinterpret_cast<PyObject*>(Py_TYPE(scalar_offset.ptr())) == access_type) a.scalar_access = as<PyAccess>(scalar_offset.ptr())->id;
-      else a.scalar_expression = expression_of(p, scalar_offset);
+      if (reinterpret_cast<PyObject*>(Py_TYPE(scalar_offset.ptr())) == access_type)
+        a.scalar_access = as<PyAccess>(scalar_offset.ptr())->id;
+      else
+        a.scalar_expression = expression_of(p, scalar_offset);
       a.scalar_stride = expression_of(p, scalar_stride);
     }
     if (!vector_offset.is_none()) {
-      if (reinterpret_cast<PyObject*>(Py_TYPE(vector_offset.ptr())) != access_type) throw Error(Category::configuration, "vector_offset must be an access", b.place());
+      if (reinterpret_cast<PyObject*>(Py_TYPE(vector_offset.ptr())) != access_type)
+        throw Error(Category::configuration, "vector_offset must be an access", b.place());
       a.vector_access = as<PyAccess>(vector_offset.ptr())->id;
       a.vector_stride = expression_of(p, vector_stride);
       a.vector_bound = vector_bound.is_none() ? -1 : expression_of(p, vector_bound);
@@ -161,9 +207,12 @@ struct PyBuilder {
     return {b.program, p.intern_access(a)};
   }
 
-  PyTensor hbm(const std::string& name, py::handle shape, const std::string& dtype, const std::string& kind, py::handle data) {
+  PyTensor hbm(const std::string& name, py::handle shape, const std::string& dtype, const std::string& kind,
+               py::handle data) {
     auto it = std::find(buffer_kind_names.begin(), buffer_kind_names.end(), kind);
-    if (it == buffer_kind_names.end() || kind == "tile") throw Error(Category::configuration, "'" + kind + "' is not a kind of HBM tensor", b.place(), "use input, output, inout, internal, private or constant");
+    if (it == buffer_kind_names.end() || kind == "tile")
+      throw Error(Category::configuration, "'" + kind + "' is not a kind of HBM tensor", b.place(),
+                  "use input, output, inout, internal, private or constant");
     std::vector<u8> bytes;
     if (!data.is_none()) {
       py::buffer_info info = py::reinterpret_borrow<py::array>(data).request();
@@ -171,19 +220,27 @@ struct PyBuilder {
     } else if (kind == "constant") {
       throw Error(Category::configuration, "constant '" + name + "' has no data", b.place());
     }
-    return {b.program, b.hbm(name, shape_of(shape), dtype_from_name(dtype), BufferKind(it - buffer_kind_names.begin()), std::move(bytes))};
+    return {b.program, b.hbm(name, shape_of(shape), dtype_from_name(dtype), BufferKind(it - buffer_kind_names.begin()),
+                             std::move(bytes))};
   }
 
   PyTensor tile(Space space, const std::string& name, py::handle shape, const std::string& dtype, py::handle address) {
     i32 partition = -1;
     i64 byte = -1;
-    if (!address.is_none()) { auto pair = address.cast<std::pair<i64, i64>>(); partition = i32(pair.first); byte = pair.second; }
-    return {b.program, b.tile(space, name, shape_of(shape), dtype_from_name(dtype), partition, byte, !address.is_none())};
+    if (!address.is_none()) {
+      auto pair = address.cast<std::pair<i64, i64>>();
+      partition = i32(pair.first);
+      byte = pair.second;
+    }
+    return {b.program,
+            b.tile(space, name, shape_of(shape), dtype_from_name(dtype), partition, byte, !address.is_none())};
   }
 
   LoopKind loop_kind(const std::string& kind) {
     auto it = std::find(loop_kind_names.begin(), loop_kind_names.end(), kind);
-    if (it == loop_kind_names.end() || kind == "while") throw Error(Category::configuration, "'" + kind + "' is not a kind of loop", b.place(), "use affine, sequential or dynamic");
+    if (it == loop_kind_names.end() || kind == "while")
+      throw Error(Category::configuration, "'" + kind + "' is not a kind of loop", b.place(),
+                  "use affine, sequential or dynamic");
     return LoopKind(it - loop_kind_names.begin());
   }
 };
@@ -207,19 +264,44 @@ void register_builder(py::module_& m) {
   using E = const PyExpression&;
   expression.def("__add__", [](E a, py::handle b) { return combine(Node::add, a, b); })
       .def("__radd__", [](E a, py::handle b) { return combine(Node::add, a, b); })
-      .def("__sub__", [](E a, py::handle b) { Program& p = *a.program; const i32 n = p.expressions.binary(Node::multiply, expression_of(p, b), p.expressions.constant(-1)); return expression_object(a.program, p.expressions.binary(Node::add, a.id, n)); })
-      .def("__rsub__", [](E a, py::handle b) { Program& p = *a.program; const i32 n = p.expressions.binary(Node::multiply, a.id, p.expressions.constant(-1)); return expression_object(a.program, p.expressions.binary(Node::add, n, expression_of(p, b))); })
+      .def("__sub__",
+           [](E a, py::handle b) {
+             Program& p = *a.program;
+             const i32 n = p.expressions.binary(Node::multiply, expression_of(p, b), p.expressions.constant(-1));
+             return expression_object(a.program, p.expressions.binary(Node::add, a.id, n));
+           })
+      .def("__rsub__",
+           [](E a, py::handle b) {
+             Program& p = *a.program;
+             const i32 n = p.expressions.binary(Node::multiply, a.id, p.expressions.constant(-1));
+             return expression_object(a.program, p.expressions.binary(Node::add, n, expression_of(p, b)));
+           })
       .def("__mul__", [](E a, py::handle b) { return combine(Node::multiply, a, b); })
       .def("__rmul__", [](E a, py::handle b) { return combine(Node::multiply, a, b); })
       .def("__neg__", [](E a) { return combine(Node::multiply, a, py::int_(-1)); })
       .def("__floordiv__", [](E a, py::handle b) { return combine(Node::floor_div, a, b); })
       .def("__mod__", [](E a, py::handle b) { return combine(Node::modulo, a, b); })
-      .def("__eq__", [](E a, py::handle b) { return is_expression(b.ptr()) && as<PyExpression>(b.ptr())->id == a.id && as<PyExpression>(b.ptr())->program == a.program; })
+      .def("__eq__",
+           [](E a, py::handle b) {
+             return is_expression(b.ptr()) && as<PyExpression>(b.ptr())->id == a.id &&
+                    as<PyExpression>(b.ptr())->program == a.program;
+           })
       .def("__hash__", [](E a) { return a.id; })
-      .def("__bool__", [](E) -> bool { fail(Category::unsupported, "an index expression has no value while the program is built", "branch on Python numbers; a dynamic condition needs a while loop"); })
-      .def("__index__", [](E) -> i64 { fail(Category::unsupported, "an index expression has no value while the program is built", "use it in offsets and loop bounds only"); })
+      .def("__bool__",
+           [](E) -> bool {
+             fail(Category::unsupported, "an index expression has no value while the program is built",
+                  "branch on Python numbers; a dynamic condition needs a while loop");
+           })
+      .def("__index__",
+           [](E) -> i64 {
+             fail(Category::unsupported, "an index expression has no value while the program is built",
+                  "use it in offsets and loop bounds only");
+           })
       .def_property_readonly("id", [](E a) { return a.id; })
-      .def_property_readonly("register_index", [](E a) { const Expression& e = a.program->expressions[a.id]; return e.op == Node::reg ? e.a : -1; });
+      .def_property_readonly("register_index", [](E a) {
+        const Expression& e = a.program->expressions[a.id];
+        return e.op == Node::reg ? e.a : -1;
+      });
 
   py::class_<PyTensor> tensor(m, "Tensor");
   tensor_type = tensor.ptr();
@@ -232,11 +314,30 @@ void register_builder(py::module_& m) {
       .def_property_readonly("dtype", [=](T t) { return dtype_names[int(buffer(t).dtype)]; })
       .def_property_readonly("shape", [=](T t) { return shape_tuple(t.program, buffer(t).shape); })
       .def_property_readonly("core", [=](T t) { return buffer(t).core; })
-      .def_property_readonly("address", [=](T t) -> py::object { const Buffer& b = buffer(t); if (b.byte < 0) return py::none(); return py::make_tuple(b.partition, b.byte); })
-      .def_property_readonly("partition_bytes", [=](T t) -> i64 { const Buffer& b = buffer(t); i64 n = size_of(b.dtype); for (std::size_t d = 1; d < b.shape.size(); ++d) n *= t.program->expressions.value(b.shape[d]); return n; })
-      .def("__eq__", [](T a, py::handle b) { return reinterpret_cast<PyObject*>(Py_TYPE(b.ptr())) == tensor_type && as<PyTensor>(b.ptr())->id == a.id && as<PyTensor>(b.ptr())->program == a.program; })
+      .def_property_readonly("address",
+                             [=](T t) -> py::object {
+                               const Buffer& b = buffer(t);
+                               if (b.byte < 0) return py::none();
+                               return py::make_tuple(b.partition, b.byte);
+                             })
+      .def_property_readonly("partition_bytes",
+                             [=](T t) -> i64 {
+                               const Buffer& b = buffer(t);
+                               i64 n = size_of(b.dtype);
+                               for (std::size_t d = 1; d < b.shape.size(); ++d)
+                                 n *= t.program->expressions.value(b.shape[d]);
+                               return n;
+                             })
+      .def("__eq__",
+           [](T a, py::handle b) {
+             return reinterpret_cast<PyObject*>(Py_TYPE(b.ptr())) == tensor_type && as<PyTensor>(b.ptr())->id == a.id &&
+                    as<PyTensor>(b.ptr())->program == a.program;
+           })
       .def("__hash__", [](T a) { return a.id; })
-      .def("__repr__", [=](T t) { return "Tensor(" + buffer(t).name + ", " + space_names[int(buffer(t).space)] + ", " + dtype_names[int(buffer(t).dtype)] + ")"; });
+      .def("__repr__", [=](T t) {
+        return "Tensor(" + buffer(t).name + ", " + space_names[int(buffer(t).space)] + ", " +
+               dtype_names[int(buffer(t).dtype)] + ")";
+      });
 
   py::class_<PyAccess> access(m, "Access");
   access_type = access.ptr();
@@ -244,53 +345,116 @@ void register_builder(py::module_& m) {
   access.def_readonly("id", &PyAccess::id)
       .def_property_readonly("tensor", [](A a) { return PyTensor{a.program, a.program->accesses[a.id].buffer}; })
       .def_property_readonly("dtype", [](A a) { return dtype_names[int(a.program->accesses[a.id].dtype)]; })
-      .def_property_readonly("offset", [](A a) { return expression_object(a.program, a.program->accesses[a.id].offset); })
-      .def_property_readonly("shape", [](A a) { const Access& x = a.program->accesses[a.id]; return shape_tuple(a.program, std::vector<i32>(x.count.begin(), x.count.begin() + x.dims)); })
-      .def_property_readonly("pattern", [](A a) {
+      .def_property_readonly("offset",
+                             [](A a) { return expression_object(a.program, a.program->accesses[a.id].offset); })
+      .def_property_readonly("shape",
+                             [](A a) {
+                               const Access& x = a.program->accesses[a.id];
+                               return shape_tuple(a.program,
+                                                  std::vector<i32>(x.count.begin(), x.count.begin() + x.dims));
+                             })
+      .def_property_readonly("pattern",
+                             [](A a) {
+                               const Access& x = a.program->accesses[a.id];
+                               py::list out;
+                               for (int d = 0; d < x.dims; ++d)
+                                 out.append(py::make_tuple(expression_object(a.program, x.stride[d]),
+                                                           expression_object(a.program, x.count[d])));
+                               return out;
+                             })
+      .def_property_readonly("elements",
+                             [](A a) {
+                               const Access& x = a.program->accesses[a.id];
+                               i32 n = a.program->expressions.constant(1);
+                               for (int d = 1; d < x.dims; ++d)
+                                 n = a.program->expressions.binary(Node::multiply, n, x.count[d]);
+                               return expression_object(a.program, n);
+                             })
+      .def_property_readonly("count", [](A a) {
         const Access& x = a.program->accesses[a.id];
-        py::list out;
-        for (int d = 0; d < x.dims; ++d) out.append(py::make_tuple(expression_object(a.program, x.stride[d]), expression_object(a.program, x.count[d])));
-        return out;
-      })
-      .def_property_readonly("elements", [](A a) { const Access& x = a.program->accesses[a.id]; i32 n = a.program->expressions.constant(1); for (int d = 1; d < x.dims; ++d) n = a.program->expressions.binary(Node::multiply, n, x.count[d]); return expression_object(a.program, n); })
-      .def_property_readonly("count", [](A a) { const Access& x = a.program->accesses[a.id]; i32 n = a.program->expressions.constant(1); for (int d = 0; d < x.dims; ++d) n = a.program->expressions.binary(Node::multiply, n, x.count[d]); return expression_object(a.program, n); });
+        i32 n = a.program->expressions.constant(1);
+        for (int d = 0; d < x.dims; ++d) n = a.program->expressions.binary(Node::multiply, n, x.count[d]);
+        return expression_object(a.program, n);
+      });
 
   using B = PyBuilder&;
   py::class_<PyBuilder>(m, "BuilderBase")
-      .def(py::init<const std::string&, int, const std::string&>(), py::arg("chip"), py::arg("cores") = 1, py::arg("name") = "program")
+      .def(py::init<const std::string&, int, const std::string&>(), py::arg("chip"), py::arg("cores") = 1,
+           py::arg("name") = "program")
       .def("core", [](B b, int k) { b.b.select_core(k); })
       .def("source", [](B b, const std::string& file, int line) { b.b.set_source(file, line); })
-      .def("hbm", &PyBuilder::hbm, py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("kind") = "input", py::arg("data") = py::none())
-      .def("sbuf", [](B b, const std::string& name, py::handle shape, const std::string& dtype, py::handle address) { return b.tile(Space::sbuf, name, shape, dtype, address); }, py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("address") = py::none())
-      .def("psum", [](B b, const std::string& name, py::handle shape, const std::string& dtype, py::handle address) { return b.tile(Space::psum, name, shape, dtype, address); }, py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("address") = py::none())
+      .def("hbm", &PyBuilder::hbm, py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("kind") = "input",
+           py::arg("data") = py::none())
+      .def(
+          "sbuf",
+          [](B b, const std::string& name, py::handle shape, const std::string& dtype, py::handle address) {
+            return b.tile(Space::sbuf, name, shape, dtype, address);
+          },
+          py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("address") = py::none())
+      .def(
+          "psum",
+          [](B b, const std::string& name, py::handle shape, const std::string& dtype, py::handle address) {
+            return b.tile(Space::psum, name, shape, dtype, address);
+          },
+          py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("address") = py::none())
       .def("begin", [](B b, T t) { b.b.begin(t.id); })
       .def("release", [](B b, T t) { b.b.release(t.id); })
-      .def("access", &PyBuilder::access, py::arg("tensor"), py::arg("pattern") = py::none(), py::arg("offset") = 0, py::arg("dtype") = py::none(), py::arg("scalar_offset") = py::none(), py::arg("scalar_stride") = 1,
+      .def("access", &PyBuilder::access, py::arg("tensor"), py::arg("pattern") = py::none(), py::arg("offset") = 0,
+           py::arg("dtype") = py::none(), py::arg("scalar_offset") = py::none(), py::arg("scalar_stride") = 1,
            py::arg("vector_offset") = py::none(), py::arg("vector_stride") = 1, py::arg("vector_bound") = py::none())
       .def("emit", &PyBuilder::emit)
       .def("symbol", [](B b, const std::string& name) { return expression_object(b.b.program, b.b.add_symbol(name)); })
-      .def("_register", [](B b, const std::string& name) { return expression_object(b.b.program, b.b.add_register(name)); })
-      .def("loop_begin", [](B b, py::handle start, py::handle stop, py::handle step, const std::string& kind) {
-        Program& p = *b.b.program;
-        return expression_object(b.b.program, b.b.loop_begin(expression_of(p, start), expression_of(p, stop), expression_of(p, step), b.loop_kind(kind)));
-      }, py::arg("start"), py::arg("stop"), py::arg("step") = 1, py::arg("kind") = "sequential")
-      .def("while_begin", [](B b, const PyExpression& r) {
-        const Expression& e = r.program->expressions[r.id];
-        if (e.op != Node::reg) throw Error(Category::configuration, "a while loop needs a register as its condition", b.b.place());
-        b.b.while_begin(e.a);
-      })
+      .def("_register",
+           [](B b, const std::string& name) { return expression_object(b.b.program, b.b.add_register(name)); })
+      .def(
+          "loop_begin",
+          [](B b, py::handle start, py::handle stop, py::handle step, const std::string& kind) {
+            Program& p = *b.b.program;
+            return expression_object(b.b.program, b.b.loop_begin(expression_of(p, start), expression_of(p, stop),
+                                                                 expression_of(p, step), b.loop_kind(kind)));
+          },
+          py::arg("start"), py::arg("stop"), py::arg("step") = 1, py::arg("kind") = "sequential")
+      .def("while_begin",
+           [](B b, const PyExpression& r) {
+             const Expression& e = r.program->expressions[r.id];
+             if (e.op != Node::reg)
+               throw Error(Category::configuration, "a while loop needs a register as its condition", b.b.place());
+             b.b.while_begin(e.a);
+           })
       .def("loop_end", [](B b) { b.b.loop_end(); })
       .def("unroll_begin", [](B b) { b.b.unroll_begin(); })
       .def("unroll_iteration", [](B b) { b.b.unroll_iteration(); })
       .def("unroll_end", [](B b) { b.b.unroll_end(); })
-      .def("_binary", [](B b, int op, py::handle x, py::handle y) { Program& p = *b.b.program; return expression_object(b.b.program, p.expressions.binary(Node(op), expression_of(p, x), expression_of(p, y))); })
-      .def("set_kind", [](B b, T t, const std::string& kind) {
-        auto it = std::find(buffer_kind_names.begin(), buffer_kind_names.end(), kind);
-        if (it == buffer_kind_names.end()) throw Error(Category::configuration, "'" + kind + "' is not a kind of HBM tensor", b.b.place(), "use input, output, inout, internal or private");
-        b.b.set_kind(t.id, BufferKind(it - buffer_kind_names.begin()));
-      })
-      .def("snapshot", [](B b, bool capacity) { PyProgram r; r.program = b.b.snapshot(capacity); return r; }, py::arg("capacity") = true)
-      .def("finish", [](B b, bool capacity) { PyProgram r; r.program = b.b.finish(capacity); return r; }, py::arg("capacity") = true);
+      .def("_binary",
+           [](B b, int op, py::handle x, py::handle y) {
+             Program& p = *b.b.program;
+             return expression_object(b.b.program,
+                                      p.expressions.binary(Node(op), expression_of(p, x), expression_of(p, y)));
+           })
+      .def("set_kind",
+           [](B b, T t, const std::string& kind) {
+             auto it = std::find(buffer_kind_names.begin(), buffer_kind_names.end(), kind);
+             if (it == buffer_kind_names.end())
+               throw Error(Category::configuration, "'" + kind + "' is not a kind of HBM tensor", b.b.place(),
+                           "use input, output, inout, internal or private");
+             b.b.set_kind(t.id, BufferKind(it - buffer_kind_names.begin()));
+           })
+      .def(
+          "snapshot",
+          [](B b, bool capacity) {
+            PyProgram r;
+            r.program = b.b.snapshot(capacity);
+            return r;
+          },
+          py::arg("capacity") = true)
+      .def(
+          "finish",
+          [](B b, bool capacity) {
+            PyProgram r;
+            r.program = b.b.finish(capacity);
+            return r;
+          },
+          py::arg("capacity") = true);
 }
 
 }  // namespace core::python

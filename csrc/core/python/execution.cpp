@@ -8,7 +8,9 @@ namespace core::python {
 namespace {
 
 // inputs: one dict per rank, name -> C-contiguous array whose bytes are the tensor; returns name -> bytes per rank.
-py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& inputs, const std::map<std::string, i64>& symbols, bool check, bool ranges, bool parallel, i64 step_limit, py::object on_print) {
+py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& inputs,
+                      const std::map<std::string, i64>& symbols, bool check, bool ranges, bool parallel, i64 step_limit,
+                      py::object on_print) {
   Options options;
   options.check_uninitialised = check;
   options.activation_ranges = ranges;
@@ -24,7 +26,9 @@ py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& i
       py::array_t<u8> bytes(t.partitions * t.elements * t.bytes);
       u8* to = bytes.mutable_data();
       for (i64 p = 0; p < t.partitions; ++p)
-        for_runs(t, t.row(p), 0, t.elements, [&](u8* at, i64 stride, i64 n, i64 done) { for (i64 i = 0; i < n; ++i) std::copy_n(at + i * stride, t.bytes, to + (p * t.elements + done + i) * t.bytes); });
+        for_runs(t, t.row(p), 0, t.elements, [&](u8* at, i64 stride, i64 n, i64 done) {
+          for (i64 i = 0; i < n; ++i) std::copy_n(at + i * stride, t.bytes, to + (p * t.elements + done + i) * t.bytes);
+        });
       on_print(prefix, bytes, dtype_names[int(t.dtype)], py::make_tuple(t.partitions, t.elements));
     };
   std::vector<std::shared_ptr<Plan>> plans;
@@ -41,16 +45,22 @@ py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& i
       const Buffer& buffer = plan.program->buffers[b];
       if (buffer.space != Space::hbm) continue;
       const bool input = buffer.kind == BufferKind::input || buffer.kind == BufferKind::inout;
-      if (input && !given.contains(buffer.name.c_str())) fail(Category::configuration, "input '" + buffer.name + "' is missing", "pass it in inputs");
+      if (input && !given.contains(buffer.name.c_str()))
+        fail(Category::configuration, "input '" + buffer.name + "' is missing", "pass it in inputs");
       if (input) {
         py::array array = given[buffer.name.c_str()].cast<py::array>();
-        if (buffer.kind == BufferKind::inout) { array = array.attr("copy")().cast<py::array>(); out[buffer.name.c_str()] = array; }
+        if (buffer.kind == BufferKind::inout) {
+          array = array.attr("copy")().cast<py::array>();
+          out[buffer.name.c_str()] = array;
+        }
         keep.push_back(array);
         ranks.back()->bind_input(b, static_cast<u8*>(const_cast<void*>(array.data())), u64(array.nbytes()));
       } else if (buffer.kind == BufferKind::output) {
         py::array_t<u8> array(plan.buffer_bytes[b]);
-        if (check) std::fill_n(array.mutable_data(), plan.buffer_bytes[b], u8(0));
-        else fill_unwritten(array.mutable_data(), u64(plan.buffer_bytes[b]), buffer.dtype);
+        if (check)
+          std::fill_n(array.mutable_data(), plan.buffer_bytes[b], u8(0));
+        else
+          fill_unwritten(array.mutable_data(), u64(plan.buffer_bytes[b]), buffer.dtype);
         ranks.back()->memory_of(b, 0).region.base = array.mutable_data();
         out[buffer.name.c_str()] = array;
         keep.push_back(array);
@@ -66,9 +76,12 @@ py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& i
 }
 
 template <class T>
-py::array_t<T> column(const std::vector<T>& v) { return py::array_t<T>(py::ssize_t(v.size()), v.data()); }
+py::array_t<T> column(const std::vector<T>& v) {
+  return py::array_t<T>(py::ssize_t(v.size()), v.data());
+}
 
-py::dict time_program(PyProgram& program, const std::map<std::string, i64>& symbols, const std::map<std::string, i64>& registers, bool extrapolate, bool record, i64 limit) {
+py::dict time_program(PyProgram& program, const std::map<std::string, i64>& symbols,
+                      const std::map<std::string, i64>& registers, bool extrapolate, bool record, i64 limit) {
   const auto plan = program.plan(symbols);
   TimeOptions options;
   options.extrapolate = extrapolate;
@@ -93,7 +106,10 @@ py::dict time_program(PyProgram& program, const std::map<std::string, i64>& symb
   py::list cores;
   for (const CoreTime& c : r.cores) {
     py::dict one, busy, counts;
-    for (int e = 1; e < engine_count; ++e) { busy[engine_names[e]] = c.busy[e]; counts[engine_names[e]] = c.counts[e]; }
+    for (int e = 1; e < engine_count; ++e) {
+      busy[engine_names[e]] = c.busy[e];
+      counts[engine_names[e]] = c.counts[e];
+    }
     one["nanoseconds"] = c.nanoseconds;
     one["busy"] = busy;
     one["counts"] = counts;
@@ -103,10 +119,12 @@ py::dict time_program(PyProgram& program, const std::map<std::string, i64>& symb
   d["cores"] = cores;
   d["bytes"] = r.bytes;
   py::list stalls;
-  for (const Stall& s : r.stalls) stalls.append(py::make_tuple(s.cause, s.nanoseconds, s.instruction, s.where, s.engine));
+  for (const Stall& s : r.stalls)
+    stalls.append(py::make_tuple(s.cause, s.nanoseconds, s.instruction, s.where, s.engine));
   d["stalls"] = stalls;
   py::list path;
-  for (const PathStep& s : r.critical_path) path.append(py::make_tuple(s.instruction, s.where, s.start, s.end, s.engine, s.count));
+  for (const PathStep& s : r.critical_path)
+    path.append(py::make_tuple(s.instruction, s.where, s.start, s.end, s.engine, s.count));
   d["critical_path"] = path;
   d["assumptions"] = r.assumptions;
   py::dict intervals;
@@ -123,8 +141,10 @@ py::dict time_program(PyProgram& program, const std::map<std::string, i64>& symb
 }  // namespace
 
 void register_execution(py::module_& m) {
-  m.def("run", &run_programs, py::arg("programs"), py::arg("inputs"), py::arg("symbols"), py::arg("check"), py::arg("ranges"), py::arg("parallel"), py::arg("step_limit"), py::arg("on_print"));
-  m.def("time", &time_program, py::arg("program"), py::arg("symbols"), py::arg("registers"), py::arg("extrapolate"), py::arg("record"), py::arg("limit"));
+  m.def("run", &run_programs, py::arg("programs"), py::arg("inputs"), py::arg("symbols"), py::arg("check"),
+        py::arg("ranges"), py::arg("parallel"), py::arg("step_limit"), py::arg("on_print"));
+  m.def("time", &time_program, py::arg("program"), py::arg("symbols"), py::arg("registers"), py::arg("extrapolate"),
+        py::arg("record"), py::arg("limit"));
 }
 
 }  // namespace core::python

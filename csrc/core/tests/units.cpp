@@ -1,5 +1,5 @@
-// Unit tests of the parts that need no program: expressions, formulas, conversions, bit ranges, rows, the product kernel.
-// tests/core/test_cpp_units.py compiles and runs this file; it prints what failed and exits with their number.
+// Unit tests of the parts that need no program: expressions, formulas, conversions, bit ranges, rows, the product
+// kernel. tests/core/test_cpp_units.py compiles and runs this file; it prints what failed and exits with their number.
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -14,7 +14,8 @@
 using namespace core;
 
 static int failures = 0, checks = 0;
-#define CHECK(condition) (++checks, (condition) ? void() : (++failures, std::printf("%s:%d: %s\n", __FILE__, __LINE__, #condition), void()))
+#define CHECK(condition) \
+  (++checks, (condition) ? void() : (++failures, std::printf("%s:%d: %s\n", __FILE__, __LINE__, #condition), void()))
 
 static void expressions() {
   ExpressionTable t;
@@ -23,22 +24,32 @@ static void expressions() {
   CHECK(t.binary(Node::add, i, t.constant(0)) == i);
   CHECK(t.binary(Node::multiply, i, t.constant(1)) == i);
   CHECK(t.binary(Node::multiply, i, t.constant(0)) == t.constant(0));
-  CHECK(t.binary(Node::add, t.binary(Node::add, i, t.constant(1)), t.constant(2)) == t.binary(Node::add, i, t.constant(3)));
+  CHECK(t.binary(Node::add, t.binary(Node::add, i, t.constant(1)), t.constant(2)) ==
+        t.binary(Node::add, i, t.constant(3)));
   // a product distributes: (i + 2) * 4 is i * 4 + 8
-  CHECK(t.binary(Node::multiply, t.binary(Node::add, i, t.constant(2)), t.constant(4)) == t.binary(Node::add, t.binary(Node::multiply, i, t.constant(4)), t.constant(8)));
+  CHECK(t.binary(Node::multiply, t.binary(Node::add, i, t.constant(2)), t.constant(4)) ==
+        t.binary(Node::add, t.binary(Node::multiply, i, t.constant(4)), t.constant(8)));
   auto values = [](Node op, i32) { return op == Node::loop ? i64(7) : i64(300); };
-  CHECK(t.evaluate(t.binary(Node::minimum, t.constant(128), t.binary(Node::add, m, t.binary(Node::multiply, i, t.constant(-40)))), values) == 20);
+  CHECK(t.evaluate(t.binary(Node::minimum, t.constant(128),
+                            t.binary(Node::add, m, t.binary(Node::multiply, i, t.constant(-40)))),
+                   values) == 20);
   CHECK(t.evaluate(t.binary(Node::ceil_div, m, t.constant(128)), values) == 3);
   CHECK(t.evaluate(t.binary(Node::floor_div, t.constant(-7), t.constant(2)), values) == -4);
   CHECK(t.evaluate(t.binary(Node::modulo, m, t.constant(128)), values) == 44);
   CHECK(t.depends_on(t.binary(Node::add, i, m), Node::symbol, 0) && !t.depends_on(i, Node::symbol, 0));
   bool refused = false;
-  try { t.binary(Node::floor_div, i, t.constant(0)); } catch (const Error&) { refused = true; }
+  try {
+    t.binary(Node::floor_div, i, t.constant(0));
+  } catch (const Error&) {
+    refused = true;
+  }
   CHECK(refused);
 }
 
 static void formulas() {
-  auto value = [](const std::string& property, const std::string& operand) { return operand == "x" ? (property == "free" ? 300.0 : 1.0) : property == "N" ? 10.0 : 0.0; };
+  auto value = [](const std::string& property, const std::string& operand) {
+    return operand == "x" ? (property == "free" ? 300.0 : 1.0) : property == "N" ? 10.0 : 0.0;
+  };
   CHECK(Formula("max(64, N / 2)").evaluate(value) == 64);
   CHECK(Formula("2 * free.x + 1").evaluate(value) == 601);
   CHECK(Formula("free.x <= 300 and not (free.x < 300 or sbuf.y)").evaluate(value) == 1);
@@ -46,7 +57,11 @@ static void formulas() {
   CHECK(Formula("ceil(free.x / 128) % 2").evaluate(value) == 1);
   for (const char* text : {"1 +", "max(1", "free.x <", "foo(1)", "1 2"}) {
     bool refused = false;
-    try { Formula f(text); } catch (const Error&) { refused = true; }
+    try {
+      Formula f(text);
+    } catch (const Error&) {
+      refused = true;
+    }
     CHECK(refused);
   }
 }

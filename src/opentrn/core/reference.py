@@ -16,16 +16,16 @@ BOOKKEEPING = ("tensor_begin", "device_print")
 HEAD = """# Instructions of the virtual NeuronCore
 
 Generated from `src/opentrn/core/data/instructions.toml` by `python -m opentrn.core.reference --write`; a
-test keeps it current.  # noqa: E501
+test keeps it current.
 
 The instruction set is `nki.isa` of NKI 0.3.0 with the additions of 0.4 to 0.6. Argument order is NKI's.
-Costs are engine  # noqa: E501
+Costs are engine
 cycles: *documented* (published formula), *fitted* (to measured kernels, `opentrn program kernels`) or
-*assumed*.  # noqa: E501
+*assumed*.
 `N` is the largest free size of any operand; `partitions.x`, `free.x` (elements per partition), `bytes.x`
-(of one element),  # noqa: E501
+(of one element),
 `half.x` (bf16 or fp16), `sbuf.x`, `psum.x` speak of operand `x`; `min_ii`, `gpsimd_start` … are constants
-of the chip, listed at the end.  # noqa: E501
+of the chip, listed at the end.
 Every engine executes in order; an instruction starts when its engine is free and its operands are ready.
 S26, S29 = NKI API reference of SDK 2.26, 2.29; ARCH = NKI architecture guides.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from opentrn.device import _C, random
 
 
@@ -27,8 +29,11 @@ def attach(instance: str | None = None, *, lnc: int | None = None, visible_cores
 
 
 def attach_configured() -> None:
-    """What the first use of the device does: attaches what the environment names."""
-    attach()
+    """What the first use of the device does: attaches what the environment names. Threads that come first
+    at the same time attach once."""
+    with _attaching:
+        if _attached is None:
+            attach()
 
 
 def attached():
@@ -39,3 +44,4 @@ def attached():
 
 
 _attached = None
+_attaching = threading.RLock()

@@ -209,7 +209,7 @@ def _watched(plan: Plan, model: catalogue.Model, capacity: int) -> Prediction:
     except OpenTRNError:
         session.stop("failed")
         raise
-    used = built.config._attn_implementation
+    used = str(getattr(built.config, "_attn_implementation", "unknown"))
     record = session.stop(ended, dry.ledger_lines())
     del work, built
     summary = summarize(record)

@@ -20,7 +20,8 @@ _SECTIONS: dict[str, tuple[str, str]] = {
     ),
     "device_path": (
         "Another path on accelerators",
-        "PyTorch computes these otherwise on an accelerator than on CPU. Everything but the bits is compared.",
+        "PyTorch computes these otherwise on an accelerator than on CPU. Everything but the bits is "
+        "compared.",
     ),
     "irreproducible": (
         "Not reproducible on CPU",

@@ -5,7 +5,7 @@ An exception excuses a difference only as far as its rule goes, and only where t
     random          CPU gives other bits under another seed
     uninitialised   the result's elements are never written; shape, strides and aliasing are still compared
     irreproducible  CPU gives other bits on another run, with other addresses or other freed memory
-    device_path     PyTorch's Python code itself computes otherwise on an accelerator than on CPU; only bits may differ
+    device_path     PyTorch's own code computes otherwise on an accelerator than on CPU; only bits may differ
     unsupported     the device does not do it; every kind of difference is excused, and the reason says why
 """
 
