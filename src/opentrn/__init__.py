@@ -30,3 +30,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_EXPORTS[name]), name)
     globals()[name] = value
     return value
+
+
+# Light: makes `import nki` find ours where the real package is absent.
+import opentrn.nki  # noqa: E402, F401

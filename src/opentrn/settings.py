@@ -28,8 +28,6 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("OPENTRN_NUMERICS", "host", ("host",), "where eager values come from: PyTorch's CPU kernels"),
     Variable("OPENTRN_AS", "", ("", "torchneuron-2.33"), "behave as this release of the real stack"),
     Variable("OPENTRN_GUARD", "0", ("0", "1"), "1 (tests): device memory is closed outside operators"),
-    Variable("OPENTRN_SUITE_RESULTS", "", (), "file a kernel suite run by `opentrn quality nki` writes to"),
-    Variable("OPENTRN_SUITE_SAMPLE", "0", (), "cases a test file of a kernel suite; 0: all"),
     Variable("NEURON_RT_VISIBLE_CORES", "", (), "logical cores this process sees: indices and ranges, 0-3,8"),
     Variable("NEURON_RT_NUM_CORES", "", (), "how many logical cores this process sees"),
     Variable("NEURON_LOGICAL_NC_CONFIG", "", (), "physical cores per logical core"),

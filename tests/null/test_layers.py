@@ -4,6 +4,7 @@ be imported."""
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,5 +131,5 @@ def test_the_check_finds_an_arrow_that_points_up(tmp_path: Path, monkeypatch: py
     for name in ("core", "cli"):
         (tmp_path / name).mkdir()
     (tmp_path / "core" / "bad.py").write_text("def f():\n    from ..cli import main\n")
-    monkeypatch.setattr("test_layers.SOURCE", tmp_path)
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path)
     assert _violations("core", ALLOWED["core"]) == ["core/bad.py:2 imports opentrn.cli.main"]

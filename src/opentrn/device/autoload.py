@@ -58,4 +58,3 @@ def register() -> None:
         _C.enable_guard_mode()
     _C.set_library_prefixes([os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__))])
     install_on_import()
-    import opentrn.nki  # noqa: F401  (makes `import nki` find ours where the real package is absent)
