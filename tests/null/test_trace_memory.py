@@ -171,8 +171,8 @@ def test_speed_of_a_large_step():
         "device": np.zeros(2 * count, np.int16),
     }
     ledger = MemoryLedger()
-    start = time.perf_counter()
+    start = time.process_time()
     ledger.feed(columns, [""])
     assert ledger.mark([""]) == count * 512
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
     assert ledger.peak().categories == {"activation": pytest.approx(count * 512)}

@@ -154,10 +154,10 @@ def test_cost_per_call():
     def seconds():
         best = float("inf")
         for _ in range(7):
-            start = time.perf_counter()
+            start = time.process_time()
             for _ in range(3000):
                 net(x)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     plain = seconds()
