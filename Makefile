@@ -28,7 +28,8 @@ demo: setup ## train a small Qwen3 on the virtual Trainium2, beside the CPU
 	$(BIN)/python -m examples.demo
 
 test: setup ## every test (about 20 minutes on 2 cores)
-	$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest tests -m slow  # the sweeps start worker processes of their own
 
 tiny: setup ## the 30-second smoke test
 	$(BIN)/python -m pytest tests/tiny
