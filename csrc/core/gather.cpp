@@ -7,7 +7,8 @@ namespace core {
 
 namespace {
 
-// Sixteen partitions share one GpSimd core and one list of indices: their index rows, read column by column.
+// Sixteen partitions share one GpSimd core and one list of indices: their index rows, read column by column. An index
+// counts elements of the partition, also where several are read from it on.
 void local_gather(Call& c) {
   const Tile dst = c.tile(0), src = c.tile(1), index = c.tile(2);
   const i64 each = i64(c.number(3));
@@ -18,19 +19,25 @@ void local_gather(Call& c) {
   if (dst.elements != valid * each)
     fail(Category::unsupported, "dst holds " + std::to_string(dst.elements) + " elements per partition; " +
                                     std::to_string(valid) + " indices give " + std::to_string(valid * each));
+  const bool integers = is_integer(dst.dtype) && is_integer(src.dtype);
   std::vector<float> row(src.elements), out(dst.elements);
+  std::vector<i64> exact(dst.elements), indices(valid);
   for (i64 group = 0; group < dst.partitions; group += 16) {
-    std::vector<i64> indices(valid);
     for (i64 i = 0; i < valid; ++i) {
       indices[i] = read_integer(index, group + i % 16, i / 16);
-      if (indices[i] < 0 || (indices[i] + 1) * each > src.elements)
-        fail(Category::out_of_bounds, "index " + std::to_string(indices[i]) + " leaves src_buffer, which has " +
-                                          std::to_string(src.elements / each) + " entries per partition");
+      if (indices[i] < 0 || indices[i] + each > src.elements)
+        fail(Category::out_of_bounds, "index " + std::to_string(indices[i]) + " with " + std::to_string(each) +
+                                          " elements leaves src_buffer, which has " + std::to_string(src.elements) +
+                                          " per partition");
     }
     for (i64 p = group; p < std::min(group + 16, dst.partitions); ++p) {
+      if (integers) {
+        for (i64 i = 0; i < dst.elements; ++i) exact[i] = read_integer(src, p, indices[i / each] + i % each);
+        write_integers(dst, p, 0, dst.elements, exact.data());
+        continue;
+      }
       const float* in = read_floats(src, p, 0, src.elements, row.data());
-      for (i64 i = 0; i < valid; ++i)
-        for (i64 k = 0; k < each; ++k) out[i * each + k] = in[indices[i] * each + k];
+      for (i64 i = 0; i < dst.elements; ++i) out[i] = in[indices[i / each] + i % each];
       write_floats(dst, p, 0, dst.elements, out.data());
     }
   }

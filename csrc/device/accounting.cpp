@@ -44,8 +44,8 @@ timeline::OperatorCost cost_of(const timeline::Machine& machine, const Ran& ran,
 
 }  // namespace
 
-void account_known(OperatorTraits& traits, c10::DeviceIndex index, int64_t stream, const timeline::OperatorCost& cost,
-                   TensorRefs inputs, TensorRefs outputs) {
+timeline::Interval account_known(OperatorTraits& traits, c10::DeviceIndex index, int64_t stream,
+                                 const timeline::OperatorCost& cost, TensorRefs inputs, TensorRefs outputs) {
   Context& context = Context::get();
   Device& device = context.device(index);
   const timeline::Interval interval = device.timeline.issue(context.machine(), stream, cost.duration);
@@ -56,6 +56,7 @@ void account_known(OperatorTraits& traits, c10::DeviceIndex index, int64_t strea
                 device.memory.allocated(), phase},
                inputs, outputs);
   }
+  return interval;
 }
 
 void account(const Ran& ran, const timeline::Work* given) {

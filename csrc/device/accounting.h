@@ -24,9 +24,9 @@ void account(const Ran& ran, const timeline::Work* work = nullptr);
 // A copy between or within devices: inputs are the two tensors in the order of the schema.
 void account_copy(OperatorTraits& traits, c10::DeviceIndex device, TensorRefs inputs);
 
-// Work whose cost is known beforehand, on a given stream (collectives).
-void account_known(OperatorTraits& traits, c10::DeviceIndex device, int64_t stream, const timeline::OperatorCost& cost,
-                   TensorRefs inputs, TensorRefs outputs);
+// Work whose cost is known beforehand, on a given stream (collectives, programs). Returns when it runs.
+timeline::Interval account_known(OperatorTraits& traits, c10::DeviceIndex device, int64_t stream,
+                                 const timeline::OperatorCost& cost, TensorRefs inputs, TensorRefs outputs);
 
 // Keeps a stream busy for a time without an operator (torch.neuron._sleep).
 void occupy(c10::DeviceIndex device, int64_t stream, timeline::Nanoseconds duration);

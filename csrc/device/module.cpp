@@ -198,4 +198,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   bind_memory(m);
   bind_dry(m);
   bind_trace(m);
+  bind_program(m);
 }

@@ -75,6 +75,7 @@ Parts parts(const Machine& machine, const Work& work) {
     case OperatorClass::kNone:
     case OperatorClass::kTransfer:
     case OperatorClass::kCollective:
+    case OperatorClass::kProgram:
       return {0, 0};
     case OperatorClass::kMatmul:
       return {matmul_ns(machine, work), machine.matmul_fixed_ns};
@@ -127,7 +128,7 @@ const char* class_name(OperatorClass operator_class) {
       "metadata",  "matmul",    "convolution", "attention", "attention backward",
       "pointwise", "reduction", "copy",        "gather",    "scatter",
       "sort",      "scan",      "random",      "transfer",  "collective",
-      "unlisted"};
+      "program",   "unlisted"};
   return names[static_cast<int>(operator_class)];
 }
 

@@ -28,9 +28,10 @@ enum class OperatorClass : uint8_t {
   kRandom,
   kTransfer,    // between host and device
   kCollective,  // among devices; its duration is given
+  kProgram,     // a program of instructions (an NKI kernel); its duration is simulated
   kUnlisted,    // no entry in operator_classes.inc: costed as pointwise, counted apart
 };
-constexpr int kOperatorClassCount = 16;
+constexpr int kOperatorClassCount = 17;
 
 const char* class_name(OperatorClass operator_class);
 // "aten::add.Tensor" → its class, by the base name.

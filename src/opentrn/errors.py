@@ -49,8 +49,8 @@ class UndefinedBehaviourError(OpenTRNError):
     category = "undefined behaviour"
 
 
-class OutOfBoundsError(OpenTRNError):
-    """An access outside its tensor or memory."""
+class OutOfBoundsError(OpenTRNError, IndexError):
+    """An access outside its tensor or memory: an IndexError, as NumPy's own."""
 
     category = "out of bounds"
 

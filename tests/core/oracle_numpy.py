@@ -939,8 +939,8 @@ class Oracle:
         out = []
         for group in range(0, len(values), 16):
             order = indices[group : group + 16].flatten(order="F")[:num_valid_indices]
-            entries = values[group : group + 16].reshape(16, -1, num_elem_per_idx)
-            out.append(entries[:, order].reshape(16, -1))
+            columns = (order[:, None] + np.arange(num_elem_per_idx)).reshape(-1)
+            out.append(values[group : group + 16][:, columns])
         self.write(dst.access, np.concatenate(out))
 
     def do_nc_n_gather(self, dst: Any, data: Any, indices: Any, engine: str) -> None:

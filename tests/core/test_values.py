@@ -367,7 +367,7 @@ def test_shuffles_transposes_and_gathers(data: Any, seed: int) -> None:
     picked = case.keep(case.tile((128, 5), src.dtype))
     case.builder.emit("nc_n_gather", dst=picked, data=src, indices=index)
     each = data.draw(st.sampled_from((1, 2, 4)))
-    entries = case.tile((32, width * each), "float32")
+    entries = case.tile((32, width + each - 1), "float32")
     spots = case.tile(
         (32, 2), "uint16", data=np.random.default_rng(seed).integers(0, width, (32, 2)).astype(np.uint16)
     )

@@ -35,6 +35,7 @@ CASES = {
     "checkpoint_and_resume": (4, 1e-4),
     "data_loading": (5, 1e-4),
     "train_qwen3": (4, 1e-4),
+    "nki_kernel": (4, 1e-4),
 }
 NEEDS = {
     "hugging_face_trainer": ("transformers", "accelerate"),

@@ -12,7 +12,8 @@ from neuronxcc.nki.language import par_dim
 
 from opentrn.errors import UnsupportedError
 from opentrn.nki.classic.indexing import arange
-from opentrn.nki.classic.launch import trace
+from opentrn.nki.classic.launch import CLASSIC
+from opentrn.nki.traced import trace
 
 rng = np.random.default_rng(0)
 
@@ -55,7 +56,7 @@ def test_matmul_accumulates_into_psum_zeros():
 
     a, b = uniform(384, 64), uniform(384, 200)
     np.testing.assert_allclose(nki.simulate_kernel(kernel, a, b), a.T @ b, rtol=1e-4, atol=1e-4)
-    traced, _ = trace(kernel.func, None, (a, b), {})
+    traced, _ = trace(kernel.func, None, (a, b), {}, dialect=CLASSIC)
     names = traced.program.text()
     assert "memset" not in names, "zeros of PSUM are the first matmul's overwrite"
 
@@ -72,7 +73,7 @@ def test_results_are_written_where_they_are_assigned():
         return out
 
     x = uniform(128, 64)
-    traced, _ = trace(kernel.func, None, (x,), {})
+    traced, _ = trace(kernel.func, None, (x,), {}, dialect=CLASSIC)
     assert traced.program.instruction_count == 4
     result = nki.simulate_kernel(kernel, x)
     np.testing.assert_allclose(result, np.concatenate([np.exp(x[:, :32]), x[:, 32:] + 1], 1), rtol=1e-5)
@@ -104,7 +105,7 @@ def test_block_dimensions_and_direct_allocation():
 
     x = uniform(512, 64)
     np.testing.assert_allclose(nki.simulate_kernel(kernel, x), 2 * x, rtol=1e-6)
-    traced, _ = trace(kernel.func, None, (x,), {})
+    traced, _ = trace(kernel.func, None, (x,), {}, dialect=CLASSIC)
     placed = {tuple(t.address) for t in traced.program.tensors if t.space == "sbuf" and t.address is not None}
     assert {(0, i * 256) for i in range(4)} <= placed, "the second iteration uses the first one's addresses"
 

@@ -10,7 +10,7 @@ import nki.language as nl
 import numpy as np
 
 import nki
-from opentrn.nki.kernel import trace
+from opentrn.nki.traced import trace
 
 
 @nki.jit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import nki.isa as nisa
 import nki.language as nl
 import numpy as np
@@ -26,7 +28,17 @@ def evaluate(function, *arrays):
     return nki.simulate(kernel)(*arrays)
 
 
-TRACES: list[float] = []
+class Seen:
+    """What a kernel was traced with; an object that the cache knows by identity only."""
+
+    def __init__(self):
+        self.scales = []
+
+    def note(self, scale):
+        self.scales.append(scale)
+
+
+SEEN, FACTOR = Seen(), 1.0
 BINARY = {
     "add": np.add,
     "subtract": np.subtract,
@@ -174,11 +186,11 @@ def test_printing_during_the_trace_and_on_the_device(capsys):
 
 
 def test_programs_are_cached_by_shapes_scalars_and_grid():
-    from opentrn.nki.kernel import trace
+    from opentrn.nki.traced import trace
 
     @nki.jit
     def kernel(x, scale, names=("a",)):
-        TRACES.append(scale)
+        SEEN.note(scale)
         out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
         nl.store(out, nl.multiply(nl.load(x), scale))
         return out
@@ -186,9 +198,29 @@ def test_programs_are_cached_by_shapes_scalars_and_grid():
     for scale in (2.0, 2.0, 3.0, 2.0):
         np.testing.assert_allclose(nki.simulate(kernel)(X, scale), X * scale, rtol=1e-6)
     nki.simulate(kernel)(X[:64], 2.0)
-    assert TRACES == [2.0, 3.0, 2.0]
+    assert SEEN.scales == [2.0, 3.0, 2.0]
     trace(kernel.func, 2, (X, 2.0), {})
-    assert TRACES == [2.0, 3.0, 2.0, 2.0, 2.0]
+    assert SEEN.scales == [2.0, 3.0, 2.0, 2.0, 2.0]
+
+
+def scaled(tile):
+    return nl.multiply(tile, FACTOR)
+
+
+@nki.jit
+def uses_globals(x):
+    out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+    nl.store(out, scaled(nl.load(x)))
+    return out
+
+
+def test_a_changed_global_is_another_program(monkeypatch):
+    """Also where a function that the kernel calls reads it."""
+    np.testing.assert_array_equal(uses_globals(X), X)
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3.0)
+    np.testing.assert_array_equal(uses_globals(X), 3 * X)
+    monkeypatch.setattr(sys.modules[__name__], "scaled", lambda tile: nl.multiply(tile, 5.0))
+    np.testing.assert_array_equal(uses_globals(X), 5 * X)
 
 
 def test_written_arguments_are_updated_in_place():

@@ -39,6 +39,8 @@ class FakeDevice:
         self.sums = [defaultdict(int) for _ in range(devices)]
         self.phases = [defaultdict(lambda: [0, 0, 0, 0]) for _ in range(devices)]
         self.by_name: dict[str, list] = {}
+        self.launched: list[tuple] = []
+        self.programs: dict[int, dict[str, list]] = {}
 
     # -- what a test drives --
 
@@ -179,6 +181,13 @@ class FakeDevice:
         with self.lock:
             rows, self.rows = self.rows, []
         return _columns(OPERATOR_COLUMNS, rows)
+
+    def launches(self):
+        launched, self.launched = self.launched, []
+        return launched
+
+    def engine_intervals(self, program):
+        return self.programs[program]
 
     def names(self):
         tables = {"operators": self.operators, "signatures": self.signatures, "modules": self.modules}

@@ -21,11 +21,11 @@ ALLOWED: dict[str, set[str]] = {
     "core": {"chips"},
     "compiler": {"chips", "core"},
     "nki": {"chips", "core"},
-    "device": {"chips", "core", "compiler", "compat"},
+    "device": {"chips", "core", "compiler", "nki", "compat"},
     "compat": {"chips"},
-    "timeline": {"chips", "core", "compiler", "device"},
-    "distributed": {"chips", "core", "compiler", "device", "timeline", "compat"},
-    "trace": {"chips", "core", "compiler", "device", "timeline", "distributed"},
+    "timeline": {"chips", "core", "compiler", "nki", "device"},
+    "distributed": {"chips", "core", "compiler", "nki", "device", "timeline", "compat"},
+    "trace": {"chips", "core", "compiler", "nki", "device", "timeline", "distributed"},
 }
 ABOVE = {"explorer", "quality", "predict", "cluster", "cost", "port", "cli"}
 LEAVES = {"errors", "settings", "version"}

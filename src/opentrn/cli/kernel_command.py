@@ -56,13 +56,12 @@ def run(
     import numpy as np
 
     from opentrn.nki import engine_hook
-    from opentrn.nki.kernel import collect_results
     from opentrn.nki.report import describe_result, summary
-    from opentrn.nki.timing import time_traced
+    from opentrn.nki.traced import collect_results
 
     traced, arrays = _traced(kernel, args, grid, chip)
     result = collect_results(traced, engine_hook.execute(traced.program, arrays, check=not relaxed), arrays)
-    timing = time_traced(traced)
+    timing = traced.timing
     if out is not None:
         results = result if isinstance(result, (list, tuple)) else [result]
         np.savez(out, *results)
@@ -79,10 +78,9 @@ def time(
 ) -> None:
     """Time a kernel without executing it: cycles, engines, bytes, what bounds it, the longest stalls."""
     from opentrn.nki.report import summary
-    from opentrn.nki.timing import time_traced
 
     traced, _ = _traced(kernel, args, grid, chip)
-    timing = time_traced(traced)
+    timing = traced.timing
     print(json_format.dumps(summary(timing, traced)) if as_json else timing.table())
 
 
@@ -99,10 +97,9 @@ def profile(
 ) -> None:
     """Time a kernel instruction by instruction and write a trace for ui.perfetto.dev."""
     from opentrn.nki.report import summary, write_trace
-    from opentrn.nki.timing import time_traced
 
     traced, _ = _traced(kernel, args, grid, chip)
-    timing = time_traced(traced, record=True, extrapolate=False)
+    timing = traced.recorded
     write_trace(timing, traced, trace)
     print(
         json_format.dumps({**summary(timing, traced), "trace": str(trace)})

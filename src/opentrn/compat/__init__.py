@@ -14,7 +14,16 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-from opentrn.compat import autograd, dlpack, flex_attention, flop_counter, hugging_face, profiler, safetensors
+from opentrn.compat import (
+    autograd,
+    dlpack,
+    flex_attention,
+    flop_counter,
+    hugging_face,
+    kernels,
+    profiler,
+    safetensors,
+)
 
 # Module that the patch waits for → the patch, which gets that module.
 PATCHES: dict[str, Callable[[ModuleType], None]] = {
@@ -22,6 +31,7 @@ PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch.nn.attention.flex_attention": flex_attention.accept_device,
     "torch.autograd.profiler": profiler.mark_operators,
     "torch._tensor": dlpack.name_device,
+    "torch._dynamo.trace_rules": kernels.do_not_trace,
     "torch.utils.flop_counter": flop_counter.count_attention,
     "safetensors": safetensors.read_through_host,
     "transformers.utils.import_utils": hugging_face.believe_in_device,

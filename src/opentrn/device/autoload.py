@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from typing import Any
 
 REAL_PACKAGE = "torch_neuronx"
 DEVICE_NAME = "neuron"
@@ -51,10 +52,19 @@ def register() -> None:
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
+    from opentrn import nki
     from opentrn.device import attach
 
+    nki.device_connector = _connect_kernels
     _C.set_attach_hook(attach.attach_configured)
     if os.environ.get("OPENTRN_GUARD") == "1":
         _C.enable_guard_mode()
     _C.set_library_prefixes([os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__))])
     install_on_import()
+
+
+def _connect_kernels() -> Any:
+    """Called at the first kernel that meets a tensor of the device: until then nothing of it is loaded."""
+    from opentrn.device import programs
+
+    return programs.KernelConnection()

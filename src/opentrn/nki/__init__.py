@@ -8,6 +8,7 @@ package does only that; everything else is loaded on first use.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from opentrn.nki.torch_operators import nki_op, wrap_nki
 
 install()
+
+# Set by the device package when it registers itself: called at the first kernel that meets a `neuron` tensor,
+# returns the device's side (`torch_calls.Connection`).
+device_connector: Callable[[], Any] | None = None
 
 _EXPORTS = {
     "Kernel": "opentrn.nki.kernel",

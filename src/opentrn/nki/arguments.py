@@ -26,28 +26,41 @@ def is_array(value: Any) -> bool:
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """The host array of an argument. Torch tensors share their memory where NumPy has the type."""
+    """The host array of an argument. Torch tensors share their memory, whatever their strides."""
     if isinstance(value, np.ndarray):
         return value
     import torch
 
-    value = value.detach()
-    if value.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
-        raw = value.contiguous().view(torch.int16 if value.dtype is torch.bfloat16 else torch.int8).numpy()
+    value = value.detach().resolve_conj().resolve_neg()
+    if value.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu):
+        raw = value.view(torch.int16 if value.dtype is torch.bfloat16 else torch.int8).numpy()
         return raw.view(_HOST_TYPE[name_of(value.dtype)])
     return value.numpy()
 
 
-def like_torch(array: np.ndarray) -> Any:
-    """A torch tensor with the values and the data type of an array."""
+def torch_type(name: str) -> Any:
+    """The torch type of an NKI data type. Raises UnsupportedError where PyTorch has none."""
     import torch
 
-    name = name_of(array.dtype)
-    if name == "bfloat16":
-        return torch.from_numpy(np.ascontiguousarray(array).view(np.int16)).view(torch.bfloat16)
-    if name in ("float8_e4m3fn", "float8_e5m2"):
-        return torch.from_numpy(np.ascontiguousarray(array).view(np.int8)).view(getattr(torch, name))
-    return torch.from_numpy(np.ascontiguousarray(array))
+    kind = getattr(torch, "float32" if name == "tfloat32" else name, None)
+    if not isinstance(kind, torch.dtype):
+        raise UnsupportedError(
+            f"a kernel's result has data type {name!r}, which PyTorch lacks",
+            cure="return a view of another type, e.g. .view(nl.uint8), or call the kernel on NumPy arrays",
+        )
+    return kind
+
+
+def like_torch(array: np.ndarray) -> Any:
+    """A torch tensor with the values and the data type of an array, sharing its memory."""
+    import torch
+
+    kind = torch_type(name_of(array.dtype))
+    array = np.ascontiguousarray(array)
+    if kind.is_floating_point and kind not in (torch.float32, torch.float16):
+        words = {1: np.int8, 2: np.int16}[kind.itemsize]
+        return torch.from_numpy(array.view(words)).view(kind)
+    return torch.from_numpy(array)
 
 
 def rebuild(value: Any, path: str, convert: Callable[[str, Any], Any]) -> Any:

@@ -71,6 +71,12 @@ def peek(tracer: Tracer, tensor: NkiTensor) -> np.ndarray:
             where=tracer.where,
             cure="print them with nl.device_print",
         )
+    if not tracer.values_known:
+        raise UnsupportedError(
+            f"the values of {tensor.name!r} do not exist: the kernel's arguments have shapes only",
+            where=tracer.where,
+            cure="look into kernels outside of dry runs and graph captures",
+        )
     tracer.peeks += 1
     mark = f"{_PEEK}{tracer.peeks}"
     tracer.emit("device_print", prefix=mark, src=tracer.read(tensor))

@@ -24,6 +24,7 @@ _ROOTS = {"nki": "opentrn.nki.modern", "neuronxcc": "opentrn.nki.classic.root"}
 _MODULES = {
     "neuronxcc.nki": "opentrn.nki.classic",
     "neuronxcc.nki.isa": "opentrn.nki.classic.isa",
+    "neuronxcc.nki.isa.constants": "opentrn.nki.modern.isa.constants",
     "neuronxcc.nki.language": "opentrn.nki.classic.language",
     "neuronxcc.nki.typing": "opentrn.nki.classic.typing",
     "neuronxcc.nki.compiler": "opentrn.nki.classic.compiler",

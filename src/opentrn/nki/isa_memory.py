@@ -5,64 +5,59 @@ from __future__ import annotations
 from typing import Any
 
 from opentrn.errors import UnsupportedError
-from opentrn.nki.enums import dge_mode as dge_modes
-from opentrn.nki.enums import dma_engine as dma_engines
+from opentrn.nki import enums
 from opentrn.nki.enums import engine as engines
-from opentrn.nki.enums import oob_mode as oob_modes
-from opentrn.nki.isa_common import member, op_name, reduction_name
+from opentrn.nki.instruction import (
+    Axes,
+    DgeMode,
+    DmaEngine,
+    Engine,
+    Expression,
+    Integer,
+    IntegerIfGiven,
+    OobMode,
+    OperationOrEqual,
+    Pattern,
+    Plain,
+    Read,
+    Scalar,
+    Write,
+    instruction,
+)
+from opentrn.nki.isa_common import member, reduction_name
 from opentrn.nki.registers import VirtualRegister, new_register
 from opentrn.nki.tracing import active
 
-_UNKNOWN = engines.unknown
-_ERROR = oob_modes.error
-_ANY_DGE = dge_modes.unknown
+_UNKNOWN = enums.engine.unknown
+_ERROR = enums.oob_mode.error
+_ANY_DGE = enums.dge_mode.unknown
 
 
 # -- DMA ---------------------------------------------------------------------------------------------
+@instruction
 def dma_copy(
-    dst: Any,
-    src: Any,
-    oob_mode: Any = _ERROR,
-    dge_mode: Any = _ANY_DGE,
-    engine: Any = _UNKNOWN,
-    name: str | None = None,
+    dst: Write,
+    src: Read,
+    oob_mode: OobMode = _ERROR,
+    dge_mode: DgeMode = _ANY_DGE,
+    engine: Engine = _UNKNOWN,
+    name: Plain = None,
     priority: Any = None,
 ) -> None:
     """Copy between any two memories, converting the data type; gathers and scatters with `.ap()` offsets."""
-    t = active()
-    t.locate()
-    t.emit(
-        "dma_copy",
-        dst=t.write(dst),
-        src=t.read(src),
-        oob_mode=member(oob_mode, oob_modes, "oob_mode"),
-        dge_mode=member(dge_mode, dge_modes, "dge_mode"),
-        engine=member(engine, engines, "engine"),
-        name=name,
-    )
 
 
+@instruction
 def dma_transpose(
-    dst: Any,
-    src: Any,
-    axes: Any = None,
-    dge_mode: Any = _ANY_DGE,
-    oob_mode: Any = _ERROR,
-    name: str | None = None,
+    dst: Write,
+    src: Read,
+    axes: Axes = None,
+    dge_mode: DgeMode = _ANY_DGE,
+    oob_mode: OobMode = _ERROR,
+    name: Plain = None,
     priority: Any = None,
 ) -> None:
     """Transpose with the DMA engines: [1,0], [2,1,0] or [3,1,2,0]."""
-    t = active()
-    t.locate()
-    t.emit(
-        "dma_transpose",
-        dst=t.write(dst),
-        src=t.read(src),
-        axes=None if axes is None else tuple(axes),
-        dge_mode=member(dge_mode, dge_modes, "dge_mode"),
-        oob_mode=member(oob_mode, oob_modes, "oob_mode"),
-        name=name,
-    )
 
 
 def dma_compute(
@@ -84,33 +79,22 @@ def dma_compute(
         reduce_op=reduction_name(reduce_op),
         scales=None if scales is None else [float(s) for s in scales],
         unique_indices=bool(unique_indices),
-        oob_mode=member(oob_mode, oob_modes, "oob_mode"),
+        oob_mode=member(oob_mode, enums.oob_mode, "oob_mode"),
         name=name,
     )
 
 
+@instruction
 def sendrecv(
-    src: Any,
-    dst: Any,
-    send_to_rank: Any,
-    recv_from_rank: Any,
-    pipe_id: Any,
-    dma_engine: Any = dma_engines.dma,
-    name: str | None = None,
+    src: Read,
+    dst: Write,
+    send_to_rank: Integer,
+    recv_from_rank: Integer,
+    pipe_id: Integer,
+    dma_engine: DmaEngine = enums.dma_engine.dma,
+    name: Plain = None,
 ) -> None:
     """Exchange tiles between the two cores of a logical core."""
-    t = active()
-    t.locate()
-    t.emit(
-        "sendrecv",
-        src=t.read(src),
-        dst=t.write(dst),
-        send_to_rank=int(send_to_rank),
-        recv_from_rank=int(recv_from_rank),
-        pipe_id=int(pipe_id),
-        dma_engine=member(dma_engine, dma_engines, "dma_engine"),
-        name=name,
-    )
 
 
 def core_barrier(data: Any, cores: Any, engine: Any = engines.gpsimd, name: str | None = None) -> None:
@@ -133,138 +117,84 @@ def core_barrier(data: Any, cores: Any, engine: Any = engines.gpsimd, name: str 
 
 
 # -- GpSimd ------------------------------------------------------------------------------------------
-def _pattern(pattern: Any) -> list[list[int]]:
-    return [[int(step), int(count)] for step, count in pattern]
-
-
+@instruction
 def iota(
-    dst: Any, pattern: Any, offset: Any = 0, channel_multiplier: int = 0, name: str | None = None
+    dst: Write,
+    pattern: Pattern,
+    offset: Expression = 0,
+    channel_multiplier: Integer = 0,
+    name: Plain = None,
 ) -> None:
     """``offset + partition * channel_multiplier + sum(step * index)``."""
-    t = active()
-    t.locate()
-    t.emit(
-        "iota",
-        dst=t.write(dst),
-        pattern=_pattern(pattern),
-        offset=t.expression(offset),
-        channel_multiplier=int(channel_multiplier),
-        name=name,
-    )
 
 
+@instruction
 def affine_select(
-    dst: Any,
-    pattern: Any,
-    channel_multiplier: int,
-    on_true_tile: Any,
-    on_false_value: Any,
-    cmp_op: Any = None,
-    offset: Any = 0,
-    name: str | None = None,
+    dst: Write,
+    pattern: Pattern,
+    channel_multiplier: Integer,
+    on_true_tile: Read,
+    on_false_value: Scalar,
+    cmp_op: OperationOrEqual = None,
+    offset: Expression = 0,
+    name: Plain = None,
 ) -> None:
     """Select by comparing an affine value with zero."""
-    t = active()
-    t.locate()
-    t.emit(
-        "affine_select",
-        dst=t.write(dst),
-        pattern=_pattern(pattern),
-        channel_multiplier=int(channel_multiplier),
-        on_true_tile=t.read(on_true_tile),
-        on_false_value=t.scalar(on_false_value),
-        cmp_op=op_name(cmp_op) or "equal",
-        offset=t.expression(offset),
-        name=name,
-    )
 
 
+@instruction
 def local_gather(
-    dst: Any,
-    src_buffer: Any,
-    index: Any,
-    num_elem_per_idx: int = 1,
-    num_valid_indices: int | None = None,
-    name: str | None = None,
+    dst: Write,
+    src_buffer: Read,
+    index: Read,
+    num_elem_per_idx: Integer = 1,
+    num_valid_indices: IntegerIfGiven = None,
+    name: Plain = None,
 ) -> None:
-    """Gather within each group of 16 partitions."""
-    t = active()
-    t.locate()
-    t.emit(
-        "local_gather",
-        dst=t.write(dst),
-        src_buffer=t.read(src_buffer),
-        index=t.read(index),
-        num_elem_per_idx=int(num_elem_per_idx),
-        num_valid_indices=None if num_valid_indices is None else int(num_valid_indices),
-        name=name,
-    )
+    """Gather within each group of 16 partitions; indices count elements of a partition."""
 
 
-def nc_n_gather(dst: Any, data: Any, indices: Any, name: str | None = None) -> None:
+@instruction
+def nc_n_gather(dst: Write, data: Read, indices: Read, name: Plain = None) -> None:
     """Gather within each partition."""
-    t = active()
-    t.locate()
-    t.emit("nc_n_gather", dst=t.write(dst), data=t.read(data), indices=t.read(indices), name=name)
 
 
+@instruction
 def nonzero_with_count(
-    dst: Any, src: Any, index_offset: int = 0, padding_val: int = -1, name: str | None = None
+    dst: Write, src: Read, index_offset: Expression = 0, padding_val: Integer = -1, name: Plain = None
 ) -> None:
     """Indices of the nonzero elements of partitions 0, 16, …, and their number."""
-    t = active()
-    t.locate()
-    t.emit(
-        "nonzero_with_count",
-        dst=t.write(dst),
-        src=t.read(src),
-        index_offset=t.expression(index_offset),
-        padding_val=int(padding_val),
-        name=name,
-    )
 
 
-def sequence_bounds(dst: Any, segment_ids: Any, name: str | None = None) -> None:
+@instruction
+def sequence_bounds(dst: Write, segment_ids: Read, name: Plain = None) -> None:
     """Start and end of the segment of each element."""
-    t = active()
-    t.locate()
-    t.emit("sequence_bounds", dst=t.write(dst), segment_ids=t.read(segment_ids), name=name)
 
 
 # -- random numbers --------------------------------------------------------------------------------------
-def rng(dst: Any, engine: Any = _UNKNOWN, name: str | None = None) -> None:
+@instruction
+def rng(dst: Write, engine: Engine = _UNKNOWN, name: Plain = None) -> None:
     """Random bits."""
-    t = active()
-    t.locate()
-    t.emit("rng", dst=t.write(dst), engine=member(engine, engines, "engine"), name=name)
 
 
-def rand2(dst: Any, min: Any, max: Any, name: str | None = None) -> None:
+@instruction
+def rand2(dst: Write, min: Scalar, max: Scalar, name: Plain = None) -> None:
     """Uniform random numbers (NeuronCore-v4)."""
-    t = active()
-    t.locate()
-    t.emit("rand2", dst=t.write(dst), min=t.scalar(min), max=t.scalar(max), name=name)
 
 
-def set_rng_seed(src_seeds: Any, name: str | None = None) -> None:
+@instruction
+def set_rng_seed(src_seeds: Read, name: Plain = None) -> None:
     """Seed the Vector engine's generator."""
-    t = active()
-    t.locate()
-    t.emit("set_rng_seed", src_seeds=t.read(src_seeds), name=name)
 
 
-def rand_set_state(src_seeds: Any, engine: Any = _UNKNOWN, name: str | None = None) -> None:
+@instruction
+def rand_set_state(src_seeds: Read, engine: Engine = _UNKNOWN, name: Plain = None) -> None:
     """Load the state of a generator."""
-    t = active()
-    t.locate()
-    t.emit("rand_set_state", src_seeds=t.read(src_seeds), engine=member(engine, engines, "engine"), name=name)
 
 
-def rand_get_state(dst: Any, engine: Any = _UNKNOWN, name: str | None = None) -> None:
+@instruction
+def rand_get_state(dst: Write, engine: Engine = _UNKNOWN, name: Plain = None) -> None:
     """Store the state of a generator."""
-    t = active()
-    t.locate()
-    t.emit("rand_get_state", dst=t.write(dst), engine=member(engine, engines, "engine"), name=name)
 
 
 # -- registers -------------------------------------------------------------------------------------------

@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.nki.classic.launch import ClassicKernel
-from opentrn.nki.classic.launch import trace as trace_classic
+from opentrn.nki.classic.launch import CLASSIC, ClassicKernel
 from opentrn.nki.enums import engine
-from opentrn.nki.kernel import Traced, trace, unwrap
+from opentrn.nki.kernel import unwrap
+from opentrn.nki.traced import MODERN, Traced, trace
 
 
 def traced_call(kernel: Any, grid: Any, args: list[Any], kwargs: dict[str, Any], chip: str | None) -> Any:
     """(traced kernel, input arrays) of either generation's kernel."""
     function, own_grid = unwrap(kernel)
     grid = grid if grid is not None else own_grid
-    if isinstance(kernel, ClassicKernel):
-        return trace_classic(function, grid, tuple(args), kwargs, chip)
-    return trace(function, grid, tuple(args), kwargs, chip)
+    dialect = CLASSIC if isinstance(kernel, ClassicKernel) else MODERN
+    return trace(function, grid, tuple(args), kwargs, chip, dialect=dialect)
 
 
 def summary(timing: Any, traced: Traced) -> dict[str, Any]:

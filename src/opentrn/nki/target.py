@@ -32,12 +32,21 @@ _CHIP = {
 }
 
 
-def chip() -> str:
-    """Name of the chip in `opentrn.chips`. Raises ConfigurationError for an unknown setting."""
+def asked_for() -> str | None:
+    """The chip that a variable names for kernels, or None. Raises ConfigurationError for an unknown
+    setting."""
     for variable in ("NKI_NC_VERSION", "NEURON_PLATFORM_TARGET_OVERRIDE"):
         text = os.environ.get(variable)
         if text:
             return named(text, variable)
+    return None
+
+
+def chip() -> str:
+    """Name of the chip in `opentrn.chips`. Raises ConfigurationError for an unknown setting."""
+    wanted = asked_for()
+    if wanted is not None:
+        return wanted
     instance = os.environ.get("OPENTRN_INSTANCE", "")
     if instance:
         family = instance.split(".")[0]

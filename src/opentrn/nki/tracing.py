@@ -72,6 +72,7 @@ class Tracer:
         self.broken_loop: str | None = None
         self.pending: Any = None  # the classic operation that is held back
         self.peeks = 0
+        self.values_known = True  # False: the arguments are placeholders without values
         self.loop_count = 0
         self.loop_sums: dict[Any, Any] = {}
         self.loop_placements: list[Any] = []
@@ -84,6 +85,14 @@ class Tracer:
 
     def __exit__(self, *details: object) -> None:
         _local.tracer = self._outer
+
+    def release(self) -> None:
+        """Drop what only the trace needed: results of a kernel refer to their tracer for as long as its
+        program is kept."""
+        self.builder = self.emit = self._make_access = None
+        self.inputs, self.shared, self.written = {}, [], set()
+        self._constants, self._identities, self.loop_sums = {}, {}, {}
+        self.pending = None
 
     def start_core(self, core: int) -> None:
         """Begin the trace of one core of the logical core."""
@@ -351,7 +360,7 @@ class Tracer:
 
     # -- values during the trace -----------------------------------------------------------------------
     def can_peek(self) -> bool:
-        return getattr(_local, "tracer", None) is self
+        return self.builder is not None and getattr(_local, "tracer", None) is self
 
     def peek(self, tensor: NkiTensor) -> np.ndarray:
         """The values of a view after the instructions traced so far (of the cores traced so far)."""

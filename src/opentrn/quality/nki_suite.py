@@ -21,13 +21,18 @@ from opentrn.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Suite:
-    """How a known repository runs its own tests: a file that identifies it, its import paths, its options."""
+    """How a known repository runs its own tests: a file that identifies it, its import paths, its options.
+
+    numeric: options that leave out the cases which read latencies; `timing`: whether there are such cases.
+    """
 
     name: str
     marker: str
     paths: tuple[str, ...]
     tests: str
-    options: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    timing: bool = False
 
 
 SUITES = (
@@ -38,8 +43,17 @@ SUITES = (
         "test/integration",
         ("-c", "test/pytest.ini", "--rootdir=.", "--test-mode", "simulation"),
     ),
-    Suite("nki-samples", "src/nki_samples", ("src",), "test/unit", ("--simulation-only",)),
-    Suite("sdk-documentation", "test_nki_isa_activation.py", (".",), ".", ()),
+    Suite(
+        "nki-samples", "src/nki_samples", ("src",), "test/unit", numeric=("--simulation-only",), timing=True
+    ),
+    # Its cases are those of unittest: kernels named test_… are none.
+    Suite(
+        "sdk-documentation",
+        "test_nki_isa_activation.py",
+        (".",),
+        ".",
+        ("-o", "python_functions=none_of_the_functions"),
+    ),
 )
 
 
@@ -50,13 +64,18 @@ def detect(directory: Path) -> Suite:
             return suite
     raise ConfigurationError(
         f"{directory} is none of the known kernel suites ({', '.join(suite.name for suite in SUITES)})",
-        cure="pass the directory of a checkout of nki-library or nki-samples",
+        cure="pass a checkout of nki-library or nki-samples, or the nki/test folder of the SDK documentation",
     )
 
 
-def command(suite: Suite, tests: list[str], target: str, workers: int, timeout: float) -> list[str]:
+def command(
+    suite: Suite, tests: list[str], target: str, workers: int, timeout: float, timing: bool = False
+) -> list[str]:
     """The pytest command line, to be run in the checkout."""
-    line = [sys.executable, "-m", "pytest", "-p", "opentrn.nki.suites.plugin", "-q", *suite.options]
+    line = [sys.executable, "-m", "pytest", "-p", "opentrn.nki.suites.plugin", "-q"]
+    line += ["--continue-on-collection-errors", *suite.options]
+    # What reads latencies is what cannot run without a clock: the cases that are not marked for a simulator.
+    line += ["-m", "not simulation"] if timing else suite.numeric
     if suite.name == "nki-library":
         line += ["--platform-target", target]
     if workers > 1:
@@ -66,9 +85,14 @@ def command(suite: Suite, tests: list[str], target: str, workers: int, timeout: 
     return [*line, *(tests or [suite.tests])]
 
 
-def environment(suite: Suite, directory: Path, results: Path, sample: int, large: bool) -> dict[str, str]:
-    """Variables of the run: import paths, a stable parameter order, where results go."""
+def environment(
+    suite: Suite, directory: Path, results: Path, target: str, sample: int, large: bool
+) -> dict[str, str]:
+    """Variables of the run: the attached chip, import paths, a stable parameter order, where results go."""
     values = dict(os.environ)
+    for variable in ("NKI_NC_VERSION", "NEURON_PLATFORM_TARGET_OVERRIDE"):
+        values.pop(variable, None)
+    values["OPENTRN_INSTANCE"] = target
     paths = [str(directory / path) for path in suite.paths]
     values["PYTHONPATH"] = os.pathsep.join([*paths, values.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     # The library's all-pairs parameters depend on the order of hashes.
@@ -96,6 +120,16 @@ def summarise(results: Path) -> dict[str, Any]:
         ran = counts["passed"] + counts["failed"] + counts["xfailed"]
         return None if not ran else (counts["passed"] + counts["xfailed"]) / ran
 
+    latencies = [
+        {
+            "case": row["case"],
+            "simulated_us": row["latency_us"],
+            "bound_us": row["bound_us"],
+            "outcome": row["outcome"],
+        }
+        for row in latest.values()
+        if row.get("latency_us")
+    ]
     return {
         "cases": len(latest),
         "outcomes": dict(total),
@@ -106,6 +140,7 @@ def summarise(results: Path) -> dict[str, Any]:
             for row in latest.values()
             if row["outcome"] == "failed"
         ],
+        "latencies": latencies,
     }
 
 
@@ -114,7 +149,10 @@ def nki(
     tests: Annotated[
         list[str] | None, typer.Argument(help="Test files or directories inside it; all.")
     ] = None,
-    target: Annotated[str, typer.Option(help="trn2 or trn3.")] = "trn2",
+    target: Annotated[str, typer.Option(help="A chip of `opentrn chips`.")] = "trn2",
+    timing: Annotated[
+        bool, typer.Option(help="Only the cases that read latencies, from the virtual clock.")
+    ] = False,
     sample: Annotated[int, typer.Option(help="Cases per test file; 0: all.")] = 0,
     large: Annotated[
         bool, typer.Option(help="Also run the cases that the suite skips in simulation.")
@@ -130,10 +168,12 @@ def nki(
     ran."""
     directory = suite.resolve()
     found = detect(directory)
+    if timing and not found.timing:
+        raise ConfigurationError(f"{found.name} has no cases that read latencies", cure="leave out --timing")
     results = results.resolve()
     results.unlink(missing_ok=True)
-    line = command(found, tests or [], target, workers, timeout)
-    variables = environment(found, directory, results, sample, large)
+    line = command(found, tests or [], target, workers, timeout, timing)
+    variables = environment(found, directory, results, target, sample, large)
     if as_json:
         with results.with_suffix(".log").open("w") as log:
             subprocess.run(line, cwd=directory, env=variables, check=False, stdout=log, stderr=log)
@@ -147,6 +187,8 @@ def nki(
     else:
         for name, counts in summary["files"].items():
             print(f"{name:<48} {counts}")
+        for row in summary["latencies"]:
+            print(f"{row['simulated_us']} us, bound {row['bound_us']}: {row['outcome']} {row['case']}")
         print(f"{summary['outcomes']} share {summary['share']}")
     if summary["share"] is None or summary["share"] < 0.98:
         raise typer.Exit(1)

@@ -1,6 +1,7 @@
 """Streams a trace into one file for Perfetto (protobuf) or chrome://tracing (JSON).
 
-Tracks: the host thread, each stream of each device, the steps, and a counter of allocated memory per device.
+Tracks: the host thread, each stream of each device, the steps, a counter of allocated memory per device, and
+the engines of the programs (NKI kernels) that ran.
 An operator appears twice, issued on the host and running on its stream, joined by a flow. Memory stays
 bounded: rows are read in batches and written as they come.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from opentrn.errors import ConfigurationError, UnsupportedError
+from opentrn.trace import engines
 from opentrn.trace.reader import Trace
 
 FORMATS = ("perfetto", "chrome")
@@ -91,6 +93,8 @@ def _write(trace: Trace, sink: Any, progress: Callable[[int], None]) -> int:
             sink.memory(row["device"], row["host_end"], row["memory_allocated"])
         if count % 100_000 == 0:
             progress(count)
+    for one in engines.slices(trace):
+        sink.slice(one.track, one.name, one.start, one.end, one.details, None)
     return count
 
 
@@ -113,6 +117,8 @@ def _device_details(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _thread_name(thread: int) -> str:
+    if thread >= engines.FIRST_TRACK:
+        return engines.track_name(thread)
     if thread < _FIRST_STREAM:
         return {_HOST_THREAD: "host thread (virtual time)", _STEP_THREAD: "steps"}[thread]
     device, stream = divmod(thread - _FIRST_STREAM, _STREAMS_PER_DEVICE)

@@ -16,7 +16,16 @@ import numpy as np
 import pyarrow as pa
 
 from opentrn.trace.memory import MemoryLedger
-from opentrn.trace.schema import CATEGORIES, KINDS, MEMORY, MEMORY_EVENTS, OPERATORS, PHASES
+from opentrn.trace.schema import (
+    CATEGORIES,
+    ENGINE_INTERVALS,
+    KINDS,
+    LAUNCHES,
+    MEMORY,
+    MEMORY_EVENTS,
+    OPERATORS,
+    PHASES,
+)
 from opentrn.trace.writer import TraceWriter
 
 if TYPE_CHECKING:
@@ -65,6 +74,8 @@ class Recorder:
         self._lock = threading.RLock()
         self._operators: list[dict[str, np.ndarray]] = []
         self._memory: list[dict[str, np.ndarray]] = []
+        self._launches: list[tuple[int, str, int, int, int, int]] = []
+        self._programs_written: set[int] = set()
         self._rows = 0
         self._last_file = 0.0
         self._stop = threading.Event()
@@ -116,6 +127,7 @@ class Recorder:
             self._take_memory(stop)
         if self._writer is None or not self._source.trace_pending():
             return
+        self._launches += self._source.launches()
         rows = self._source.trace_drain()
         columns = {name: np.asarray(rows[name]) for name in (*_IDENTIFIERS, *_NUMERIC)}
         self._operators.append(columns)
@@ -138,6 +150,7 @@ class Recorder:
         """Writes one file per table from what has been taken."""
         with self._lock:
             operators, memory, names = self._operators, self._memory, self._source.names()
+            launches, self._launches = self._launches, []
             self._operators, self._memory, self._rows = [], [], 0
         self._last_file = _monotonic()
         if self._writer is None or not (operators or memory):
@@ -146,8 +159,45 @@ class Recorder:
             self._writer.write("operators", operator_rows(_join(operators), names))
         if memory:
             self._writer.write("memory", memory_rows(_join(memory), names["modules"]))
+        self._write_programs(self._writer, launches)
         if self._writer.stopped is not None:
             self._source.trace_stop()
+
+    def _write_programs(
+        self, writer: TraceWriter, launches: list[tuple[int, str, int, int, int, int]]
+    ) -> None:
+        """Launches, and the intervals of the programs that appear for the first time."""
+        if not launches:
+            return
+        writer.write("launches", launch_rows(launches))
+        for program in dict.fromkeys(row[0] for row in launches):
+            if program not in self._programs_written:
+                self._programs_written.add(program)
+                writer.write(
+                    "engine_intervals", interval_rows(program, self._source.engine_intervals(program))
+                )
+
+
+def launch_rows(launches: list[tuple[int, str, int, int, int, int]]) -> pa.Table:
+    """Launches as the source gives them → rows of the `launches` table."""
+    schema = LAUNCHES.arrow()
+    columns = zip(*launches, strict=True)
+    return pa.Table.from_arrays(
+        [_column(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def interval_rows(program: int, columns: dict[str, Any]) -> pa.Table:
+    """One program's intervals → rows of the `engine_intervals` table."""
+    schema = ENGINE_INTERVALS.arrow()
+    every = {"program": [program] * len(columns["start"]), **columns}
+    return pa.Table.from_arrays([_column(every[field.name], field.type) for field in schema], schema=schema)
+
+
+def _column(values: Any, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(kind):
+        return pa.array(values, kind.value_type).dictionary_encode().cast(kind)
+    return pa.array(values, kind)
 
 
 def _join(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -182,7 +182,38 @@ TOTALS = Table(
     ),
 )
 
-TABLES: dict[str, Table] = {table.name: table for table in (OPERATORS, MEMORY, STEPS, TOTALS)}
+LAUNCHES = Table(
+    "launches",
+    "One row per run of a program of instructions (an NKI kernel), beside its row in `operators`.",
+    (
+        Column("program", "int64", "", "number of the program in this run, as in `engine_intervals`"),
+        Column("name", _TEXT, "", "the program's name"),
+        Column("device", "int16", "", "index of the `neuron` device"),
+        Column("stream", "int32", "", "stream of that device"),
+        Column("device_start", "int64", "ns", _DEVICE + ": it starts"),
+        Column("device_end", "int64", "ns", _DEVICE + ": it ends"),
+    ),
+)
+
+ENGINE_INTERVALS = Table(
+    "engine_intervals",
+    "One row per instruction of each program that was launched, once per program: when its engine was busy "
+    "with it. Simulated. Add the launch's `device_start` to place it. None for programs of more than two "
+    "million instructions.",
+    (
+        Column("program", "int64", "", "number of the program in this run"),
+        Column("core", "int16", "", "core of the logical core"),
+        Column("engine", _TEXT, "", "tensor, vector, scalar, gpsimd, sync or dma"),
+        Column("instruction", _TEXT, "", "the instruction's name"),
+        Column("source", _TEXT, "", "`file.py:line` of the kernel; null where unknown"),
+        Column("start", "double", "ns", "since the program's start"),
+        Column("end", "double", "ns", "since the program's start"),
+    ),
+)
+
+TABLES: dict[str, Table] = {
+    table.name: table for table in (OPERATORS, MEMORY, STEPS, TOTALS, LAUNCHES, ENGINE_INTERVALS)
+}
 
 _INTRODUCTION = f"""# The trace, table by table
 

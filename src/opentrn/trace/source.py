@@ -7,6 +7,7 @@ in its place.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,15 @@ class DeviceSource:
     def trace_start(self, frames: bool) -> None:
         """Starts the operator buffer; `frames`: with the user's Python line of each operator."""
         self._device.trace_start({"shapes": True, "frames": frames})
+
+    def launches(self) -> list[tuple[int, str, int, int, int, int]]:
+        """(program, name, device, stream, start, end) of the programs launched since the last call."""
+        programs = sys.modules.get("opentrn.device.programs")
+        return programs.log.drain() if programs is not None else []
+
+    def engine_intervals(self, program: int) -> dict[str, Any]:
+        """The busy intervals of a program's engines, as columns of `engine_intervals`."""
+        return sys.modules["opentrn.device.programs"].log.intervals(program)
 
     def names(self) -> dict[str, list]:
         """Interned by identifier (−1: none): operators, signatures (shapes, dtypes), modules, frames."""

@@ -10,10 +10,6 @@ from scipy import special
 F = np.float32
 
 
-def _as_bits(function: Any) -> Any:
-    return function
-
-
 def _logical(function: Any) -> Any:
     return lambda x, y: function(x != 0, y != 0)
 
@@ -54,17 +50,6 @@ BITS: dict[str, Any] = {
     "right_shift": np.right_shift,
     "arithmetic_shift_right": np.right_shift,
 }
-COMPARISONS = (
-    "equal",
-    "not_equal",
-    "less",
-    "less_equal",
-    "greater",
-    "greater_equal",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-)
 _ROOT_2 = F(np.sqrt(2.0))
 _TANH_SCALE = F(np.sqrt(2.0 / np.pi))
 

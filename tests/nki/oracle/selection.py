@@ -201,7 +201,7 @@ def local_gather(
         rows = slice(group * 16, group * 16 + 16)
         picks = indices[rows].reshape(16, -1).T.reshape(-1).astype(np.int64)
         picks = picks if num_valid_indices is None else picks[:num_valid_indices]
-        columns = (picks[:, None] * num_elem_per_idx + np.arange(num_elem_per_idx)).reshape(-1)
+        columns = (picks[:, None] + np.arange(num_elem_per_idx)).reshape(-1)
         target[rows, : columns.size] = source[rows][:, columns]
     view[...] = target.reshape(view.shape)
 

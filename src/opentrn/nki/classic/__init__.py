@@ -2,6 +2,7 @@
 
 from opentrn.nki.classic import compiler, isa, language, typing
 from opentrn.nki.classic.launch import baremetal, benchmark, jit, profile, simulate_kernel
+from opentrn.nki.classic.launch import trace_only as trace
 from opentrn.nki.classic.tile import Tile as tensor
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "profile",
     "simulate_kernel",
     "tensor",
+    "trace",
     "typing",
 ]

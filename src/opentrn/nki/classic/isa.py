@@ -7,11 +7,28 @@ from typing import Any
 import numpy as np
 
 from opentrn.errors import UnsupportedError
+from opentrn.nki import isa_compute as _modern
 from opentrn.nki.classic import operations as _ops
+from opentrn.nki.classic import patterns as _patterns
 from opentrn.nki.classic.tile import Tile, box_of, crop, dtype_or, flush
 from opentrn.nki.dtypes import name_of as _name_of
 from opentrn.nki.enums import MemoryRegion, dge_mode, engine, nc_version, oob_mode, reduce_cmd
-from opentrn.nki.isa_common import command, member, op_name, reduction_name
+from opentrn.nki.instruction import (
+    Command,
+    Engine,
+    Flag,
+    Float,
+    Integer,
+    Operation,
+    Read,
+    ReadLikeFirst,
+    ReadRows,
+    Reduction,
+    Scalar,
+    WriteIfGiven,
+    tile_instruction,
+)
+from opentrn.nki.isa_common import member, op_name, reduction_name
 from opentrn.nki.modern.isa import get_nc_version
 from opentrn.nki.tracing import active
 
@@ -24,76 +41,37 @@ def _engine(value: Any) -> str:
     return member(value, engine, "engine")
 
 
+@tile_instruction()
 def activation(
-    op: Any,
-    data: Tile,
+    op: Operation,
+    data: Read,
     *,
-    bias: Any = None,
-    scale: Any = 1.0,
-    reduce_op: Any = None,
-    reduce_res: Any = None,
-    reduce_cmd: Any = reduce_cmd.idle,
+    bias: Scalar = None,
+    scale: Scalar = 1.0,
+    reduce_op: Reduction = None,
+    reduce_res: WriteIfGiven = None,
+    reduce_cmd: Command = reduce_cmd.idle,
     mask: Any = None,
     dtype: Any = None,
     **_: Any,
 ) -> Tile:
     """``op(data * scale + bias)``."""
-    tracer = active()
-    box = box_of(mask, data.shape)
-    source = _ops.operand(data, data.shape, box)
-    bias_access = None if bias is None else _ops.number_or_column(tracer, bias, box)
-    scale_access = _ops.number_or_column(tracer, scale, box)
-    sums = _ops.result_view(reduce_res)
-    out, fixed = dtype_or(dtype, source.dtype)
-    return _ops.generic(
-        "activation",
-        data.shape,
-        out,
-        fixed,
-        box,
-        op=op_name(op),
-        data=source,
-        bias=bias_access,
-        scale=scale_access,
-        reduce_op=reduction_name(reduce_op),
-        reduce_res=sums,
-        reduce_cmd=command(reduce_cmd),
-    )
 
 
+@tile_instruction()
 def activation_reduce(
-    op: Any,
-    data: Tile,
+    op: Operation,
+    data: Read,
     *,
-    reduce_op: Any,
-    reduce_res: Any,
-    bias: Any = None,
-    scale: Any = 1.0,
+    reduce_op: Reduction,
+    reduce_res: WriteIfGiven,
+    bias: Scalar = None,
+    scale: Scalar = 1.0,
     mask: Any = None,
     dtype: Any = None,
     **_: Any,
 ) -> Tile:
     """`activation` and its sum along the free dimensions."""
-    tracer = active()
-    box = box_of(mask, data.shape)
-    source = _ops.operand(data, data.shape, box)
-    bias_access = None if bias is None else _ops.number_or_column(tracer, bias, box)
-    scale_access = _ops.number_or_column(tracer, scale, box)
-    sums = _ops.result_view(reduce_res)
-    out, fixed = dtype_or(dtype, source.dtype)
-    return _ops.generic(
-        "activation_reduce",
-        data.shape,
-        out,
-        fixed,
-        box,
-        op=op_name(op),
-        data=source,
-        reduce_op=reduction_name(reduce_op),
-        reduce_res=sums,
-        bias=bias_access,
-        scale=scale_access,
-    )
 
 
 def tensor_copy(
@@ -103,33 +81,33 @@ def tensor_copy(
     return _ops.copy(src, dtype, mask, _engine(engine))
 
 
-def tensor_copy_dynamic_src(src: Tile, **options: Any) -> Tile:
+def tensor_copy_dynamic_src(
+    src: Tile, *, mask: Any = None, dtype: Any = None, engine: Any = engine.unknown, **_: Any
+) -> Tile:
     """A copy whose source offset is known when the kernel runs."""
-    return tensor_copy(src, **options)
+    return _ops.copy(src, dtype, mask, _engine(engine), "tensor_copy_dynamic_src")
 
 
-def tensor_copy_dynamic_dst(*, dst: Tile, src: Tile, **_: Any) -> None:
+def tensor_copy_dynamic_dst(*, dst: Tile, src: Tile, engine: Any = engine.unknown, **_: Any) -> None:
     """A copy whose destination offset is known when the kernel runs."""
-    dst[...] = src
+    tracer = active()
+    flush(tracer)
+    tracer.locate()
+    tracer.emit(
+        "tensor_copy_dynamic_dst",
+        dst=tracer.write(dst),
+        src=tracer.read(src),
+        engine=_engine(engine),
+        name=None,
+    )
 
 
 def tensor_copy_predicated(
     *, src: Any, dst: Tile, predicate: Tile, reverse_pred: bool = False, **_: Any
 ) -> None:
     """Copy where the predicate holds."""
-    tracer = active()
-    source = src.as_nki_tensor() if isinstance(src, Tile) else src
-    mask, target = predicate.as_nki_tensor(), dst.as_nki_tensor()
-    flush(tracer)
-    tracer.locate()
-    tracer.emit(
-        "tensor_copy_predicated",
-        dst=tracer.write(target),
-        src=tracer.scalar(source),
-        predicate=tracer.read(mask),
-        reverse_pred=bool(reverse_pred),
-        name=None,
-    )
+    flush(active())
+    _modern.tensor_copy_predicated(dst, src, predicate, reverse_pred)
 
 
 def tensor_tensor(
@@ -146,148 +124,72 @@ def tensor_tensor(
     return _ops.binary(str(op_name(op)), data1, data2, dtype, mask)
 
 
+@tile_instruction()
 def tensor_scalar(
-    data: Tile,
-    op0: Any,
-    operand0: Any,
-    reverse0: bool = False,
-    op1: Any = None,
-    operand1: Any = None,
-    reverse1: bool = False,
+    data: Read,
+    op0: Operation,
+    operand0: Scalar,
+    reverse0: Flag = False,
+    op1: Operation = None,
+    operand1: Scalar = None,
+    reverse1: Flag = False,
     *,
     dtype: Any = None,
     mask: Any = None,
-    engine: Any = engine.unknown,
+    engine: Engine = engine.unknown,
     **_: Any,
 ) -> Tile:
     """``(data op0 operand0) op1 operand1``."""
-    tracer = active()
-    box = box_of(mask, data.shape)
-    source = _ops.operand(data, data.shape, box)
-    first = _ops.number_or_column(tracer, operand0, box)
-    second = None if operand1 is None else _ops.number_or_column(tracer, operand1, box)
-    out, fixed = dtype_or(dtype, source.dtype)
-    return _ops.generic(
-        "tensor_scalar",
-        data.shape,
-        out,
-        fixed,
-        box,
-        data=source,
-        op0=op_name(op0),
-        operand0=first,
-        reverse0=bool(reverse0),
-        op1=op_name(op1),
-        operand1=second,
-        reverse1=bool(reverse1),
-        engine=_engine(engine),
-    )
 
 
+@tile_instruction()
 def tensor_scalar_reduce(
     *,
-    data: Tile,
-    op0: Any,
-    operand0: Any,
-    reduce_op: Any,
-    reduce_res: Tile,
-    reverse0: bool = False,
-    dtype: Any = None,
+    data: Read,
+    op0: Operation,
+    operand0: Scalar,
+    reduce_op: Reduction,
+    reduce_res: WriteIfGiven,
+    reverse0: Flag = False,
     mask: Any = None,
+    dtype: Any = None,
     **_: Any,
 ) -> Tile:
     """`tensor_scalar` with one operation, and its reduction."""
-    tracer = active()
-    box = box_of(mask, data.shape)
-    source = _ops.operand(data, data.shape, box)
-    first = _ops.number_or_column(tracer, operand0, box)
-    sums = _ops.result_view(reduce_res)
-    out, fixed = dtype_or(dtype, source.dtype)
-    return _ops.generic(
-        "tensor_scalar_reduce",
-        data.shape,
-        out,
-        fixed,
-        box,
-        data=source,
-        op0=op_name(op0),
-        operand0=first,
-        reduce_op=reduction_name(reduce_op),
-        reduce_res=sums,
-        reverse0=bool(reverse0),
-    )
 
 
+@tile_instruction()
 def scalar_tensor_tensor(
     *,
-    data: Tile,
-    op0: Any,
-    operand0: Any,
-    op1: Any,
-    operand1: Tile,
-    reverse0: bool = False,
-    reverse1: bool = False,
-    dtype: Any = None,
+    data: Read,
+    op0: Operation,
+    operand0: Scalar,
+    op1: Operation,
+    operand1: ReadLikeFirst,
+    reverse0: Flag = False,
+    reverse1: Flag = False,
     mask: Any = None,
+    dtype: Any = None,
     **_: Any,
 ) -> Tile:
     """``(data op0 operand0) op1 operand1`` with a tile as operand1."""
-    tracer = active()
-    box = box_of(mask, data.shape)
-    source, other = _ops.operand(data, data.shape, box), _ops.operand(operand1, data.shape, box)
-    first = _ops.number_or_column(tracer, operand0, box)
-    if other.shape != source.shape:
-        other = _ops.broadcast_view(tracer, other, source.shape)
-    out, fixed = dtype_or(dtype, source.dtype)
-    return _ops.generic(
-        "scalar_tensor_tensor",
-        data.shape,
-        out,
-        fixed,
-        box,
-        data=source,
-        op0=op_name(op0),
-        operand0=first,
-        op1=op_name(op1),
-        operand1=other,
-        reverse0=bool(reverse0),
-        reverse1=bool(reverse1),
-    )
 
 
+@tile_instruction()
 def tensor_tensor_scan(
-    data0: Tile,
-    data1: Tile,
-    initial: Any,
-    op0: Any,
-    op1: Any,
-    reverse0: bool = False,
-    reverse1: bool = False,
+    data0: Read,
+    data1: Read,
+    initial: Scalar,
+    op0: Operation,
+    op1: Operation,
+    reverse0: Flag = False,
+    reverse1: Flag = False,
     *,
-    dtype: Any = None,
     mask: Any = None,
+    dtype: Any = None,
     **_: Any,
 ) -> Tile:
     """A scan along the free dimension."""
-    tracer = active()
-    box = box_of(mask, data0.shape)
-    x, y = _ops.operand(data0, data0.shape, box), _ops.operand(data1, data0.shape, box)
-    start = _ops.number_or_column(tracer, initial, box)
-    out, fixed = dtype_or(dtype, x.dtype)
-    return _ops.generic(
-        "tensor_tensor_scan",
-        data0.shape,
-        out,
-        fixed,
-        box,
-        data0=x,
-        data1=y,
-        initial=start,
-        op0=op_name(op0),
-        op1=op_name(op1),
-        reverse0=bool(reverse0),
-        reverse1=bool(reverse1),
-    )
 
 
 def tensor_reduce(
@@ -314,12 +216,9 @@ def tensor_partition_reduce(op: Any, data: Tile, *, mask: Any = None, dtype: Any
     )
 
 
-def reciprocal(data: Tile, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
+@tile_instruction()
+def reciprocal(data: Read, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
     """1 / data."""
-    box = box_of(mask, data.shape)
-    source = _ops.operand(data, data.shape, box)
-    out, fixed = dtype_or(dtype, source.dtype)
-    return _ops.generic("reciprocal", data.shape, out, fixed, box, data=source)
 
 
 def nc_matmul(
@@ -405,30 +304,24 @@ def memset(
 
 def iota(expr: Any, dtype: Any, *, mask: Any = None, **_: Any) -> Tile:
     """The values of an index expression."""
-    return _ops.iota(expr, dtype, mask)
+    return _patterns.iota(expr, dtype, mask)
 
 
 def affine_select(
     pred: Any, on_true_tile: Tile, on_false_value: Any, *, mask: Any = None, dtype: Any = None, **_: Any
 ) -> Tile:
     """Select by a comparison of indices."""
-    return _ops.affine_select(pred, on_true_tile, on_false_value, mask, dtype)
+    return _patterns.affine_select(pred, on_true_tile, on_false_value, mask, dtype)
 
 
-def bn_stats(data: Tile, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
+@tile_instruction(columns=6, dtype="float32")
+def bn_stats(data: Read, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
     """Statistics of even and odd elements."""
-    box = box_of(mask, data.shape)
-    source = _ops.operand(data, data.shape, box)
-    out, fixed = dtype_or(dtype, "float32")
-    return _ops.generic("bn_stats", (data.shape[0], 6), out, fixed, box and [box[0], (0, 6)], data=source)
 
 
-def bn_aggr(data: Tile, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
+@tile_instruction(columns=2, dtype="float32")
+def bn_aggr(data: Read, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
     """Mean and variance from `bn_stats` results."""
-    box = box_of(mask, data.shape)
-    source = _ops.operand(data, data.shape, box)
-    out, fixed = dtype_or(dtype, "float32")
-    return _ops.generic("bn_aggr", (data.shape[0], 2), out, fixed, box and [box[0], (0, 2)], data=source)
 
 
 def dropout(data: Tile, prob: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
@@ -438,47 +331,28 @@ def dropout(data: Tile, prob: Any, *, mask: Any = None, dtype: Any = None, **_: 
     return language.dropout(data, prob, dtype=dtype, mask=mask)
 
 
-def max8(*, src: Tile, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
+@tile_instruction(columns=8)
+def max8(*, src: Read, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
     """The eight largest values."""
-    box = box_of(mask, src.shape)
-    source = _ops.operand(src, src.shape, box)
-    out, fixed = dtype_or(dtype, source.dtype)
-    return _ops.generic("max8", (src.shape[0], 8), out, fixed, box and [box[0], (0, 8)], src=source)
 
 
-def nc_find_index8(*, data: Tile, vals: Tile, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
+@tile_instruction(columns=8, dtype="uint32")
+def nc_find_index8(*, data: Read, vals: ReadRows, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
     """Where the eight values are."""
-    box = box_of(mask, data.shape)
-    source = _ops.operand(data, data.shape, box)
-    wanted = _ops.operand(vals, vals.shape, box and [box[0], (0, 8)])
-    out, fixed = dtype_or(dtype, "uint32")
-    return _ops.generic(
-        "nc_find_index8", (data.shape[0], 8), out, fixed, box and [box[0], (0, 8)], data=source, vals=wanted
-    )
 
 
+@tile_instruction()
 def nc_match_replace8(
-    *, data: Tile, vals: Tile, imm: float, dst_idx: Any = None, mask: Any = None, dtype: Any = None, **_: Any
+    *,
+    data: Read,
+    vals: ReadRows,
+    imm: Float,
+    dst_idx: WriteIfGiven = None,
+    mask: Any = None,
+    dtype: Any = None,
+    **_: Any,
 ) -> Tile:
     """Replace eight values."""
-    box = box_of(mask, data.shape)
-    source, wanted = (
-        _ops.operand(data, data.shape, box),
-        _ops.operand(vals, vals.shape, box and [box[0], (0, 8)]),
-    )
-    places = _ops.result_view(dst_idx)
-    out, fixed = dtype_or(dtype, source.dtype)
-    return _ops.generic(
-        "nc_match_replace8",
-        data.shape,
-        out,
-        fixed,
-        box,
-        data=source,
-        vals=wanted,
-        imm=float(imm),
-        dst_idx=places,
-    )
 
 
 def nc_stream_shuffle(
@@ -501,43 +375,24 @@ def nc_stream_shuffle(
     )
 
 
+@tile_instruction()
 def range_select(
     *,
-    on_true_tile: Tile,
-    comp_op0: Any,
-    comp_op1: Any,
-    bound0: Tile,
-    bound1: Tile,
-    reduce_cmd: Any = reduce_cmd.idle,
-    reduce_res: Any = None,
-    reduce_op: Any = np.amax,
-    range_start: Any = 0,
-    on_false_value: Any = -3.4028235e38,
+    on_true_tile: Read,
+    comp_op0: Operation,
+    comp_op1: Operation,
+    bound0: ReadRows,
+    bound1: ReadRows,
+    reduce_cmd: Command = reduce_cmd.idle,
+    reduce_res: WriteIfGiven = None,
+    reduce_op: Reduction = np.amax,
+    range_start: Integer = 0,
+    on_false_value: Float = -3.4028235e38,
     mask: Any = None,
     dtype: Any = None,
     **_: Any,
 ) -> Tile:
     """Keep elements whose index is within bounds."""
-    source = on_true_tile.as_nki_tensor()
-    low, high = bound0.as_nki_tensor(), bound1.as_nki_tensor()
-    sums = _ops.result_view(reduce_res)
-    out, fixed = dtype_or(dtype, source.dtype)
-    return _ops.generic(
-        "range_select",
-        on_true_tile.shape,
-        out,
-        fixed,
-        on_true_tile=source,
-        comp_op0=op_name(comp_op0),
-        comp_op1=op_name(comp_op1),
-        bound0=low,
-        bound1=high,
-        reduce_cmd=command(reduce_cmd),
-        reduce_res=sums,
-        reduce_op=reduction_name(reduce_op),
-        range_start=int(range_start),
-        on_false_value=float(on_false_value),
-    )
 
 
 def select_reduce(
@@ -550,28 +405,27 @@ def select_reduce(
     reduce_cmd: Any = reduce_cmd.idle,
     reduce_op: Any = np.amax,
     reverse_pred: bool = False,
-    mask: Any = None,
-    dtype: Any = None,
     **_: Any,
 ) -> None:
     """Select by a predicate tile, with the maximum of the result."""
-    tracer = active()
-    target, chosen, source = (tile.as_nki_tensor() for tile in (dst, predicate, on_true))
-    other = on_false.as_nki_tensor() if isinstance(on_false, Tile) else on_false
-    flush(tracer)
-    tracer.locate()
-    tracer.emit(
-        "select_reduce",
-        dst=tracer.write(target),
-        predicate=tracer.read(chosen),
-        on_true=tracer.read(source),
-        on_false=tracer.scalar(other),
-        reduce_res=_ops.result_view(reduce_res),
-        reduce_cmd=command(reduce_cmd),
-        reduce_op=reduction_name(reduce_op),
-        reverse_pred=bool(reverse_pred),
-        name=None,
-    )
+    flush(active())
+    _modern.select_reduce(dst, predicate, on_true, on_false, reduce_res, reduce_cmd, reduce_op, reverse_pred)
+
+
+def tensor_scalar_cumulative(
+    *,
+    src: Tile,
+    dst: Tile,
+    op0: Any,
+    op1: Any,
+    imm0: Any,
+    imm1: Any = None,
+    reduce_cmd: Any = reduce_cmd.reset_reduce,
+    **_: Any,
+) -> None:
+    """Running reduction ``reg = op1(op0(src, imm0), reg)`` along the free dimensions."""
+    flush(active())
+    _modern.tensor_scalar_cumulative(dst, src, op0, op1, imm0, imm1, reduce_cmd)
 
 
 def local_gather(

@@ -3,70 +3,21 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import itertools
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from opentrn.errors import UnsupportedError
-from opentrn.nki import engine_hook, target
-from opentrn.nki.arguments import flatten_result, is_array, rebuild, to_numpy
-from opentrn.nki.classic.grid import sizes_of
+from opentrn.errors import ConfigurationError
+from opentrn.nki import target
+from opentrn.nki.classic.grid import launch_of
 from opentrn.nki.classic.tile import Tile, flush
-from opentrn.nki.enums import MemoryRegion
-from opentrn.nki.kernel import Kernel, Traced, _arguments, _bind, _name, collect_results
-from opentrn.nki.timing import BenchmarkResult, time_traced
-from opentrn.nki.tracing import Tracer, active_or_none
+from opentrn.nki.kernel import Kernel, call, run
+from opentrn.nki.timing import BenchmarkResult
+from opentrn.nki.traced import Dialect, Traced, trace
+from opentrn.nki.tracing import active_or_none
 
-
-def trace(
-    function: Callable[..., Any],
-    grid: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    chip: str | None = None,
-    capacity: bool = True,
-) -> tuple[Traced, dict[str, np.ndarray]]:
-    """The program of one call of a classic kernel, and its inputs."""
-    sizes, cores = sizes_of(grid)
-    if cores > 2:
-        raise UnsupportedError(f"{cores} cores: a logical core has one or two")
-    chip = chip or target.chip()
-    bound = _bind(function, args, kwargs)
-    tracer = Tracer(chip, cores, len(sizes), _name(function))
-    tracer.grid = sizes
-    arrays: dict[str, np.ndarray] = {}
-    tensors: dict[str, Any] = {}
-
-    def bind_array(path: str, array: Any) -> Tile:
-        if path not in tensors:
-            host = to_numpy(array)
-            tensors[path] = tracer.bind_input(path, host, MemoryRegion.shared_hbm)
-            arrays[f"input_{path}"] = host
-        return Tile(tensors[path])
-
-    parameters = inspect.signature(function).parameters
-    places = list(itertools.product(*(range(size) for size in sizes))) or [()]
-    per_core = -(-len(places) // cores)
-    result = None
-    with tracer:
-        for core in range(cores):
-            for place in places[core * per_core : (core + 1) * per_core]:
-                tracer.start_core(core)
-                tracer.place = place or (0,)
-                positional, named = _arguments(
-                    parameters, {k: rebuild(v, k, bind_array) for k, v in bound.items()}
-                )
-                returned = function(*positional, **named)
-                flush(tracer)
-                result = returned if result is None else result
-        outputs = flatten_result(result)
-        updated = tracer.mark_outputs(outputs)
-        program = tracer.builder.finish(capacity)
-    inputs = {name: name.removeprefix("input_") for name in tracer.inputs}
-    return Traced(program, inputs, result, updated, chip, cores, outputs), arrays
+CLASSIC = Dialect("neuronxcc.nki", launch_of, Tile, flush, True)
 
 
 class ClassicKernel(Kernel):
@@ -76,24 +27,21 @@ class ClassicKernel(Kernel):
         self, func: Callable[..., Any], grid: Any = None, options: dict[str, Any] | None = None
     ) -> None:
         super().__init__(func, grid, options)
+        if self.options.get("mode") == "simulation":
+            self.func = _with_stored_results(func)
         self._shared = self.options.setdefault("_shared", {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if active_or_none() is not None:
             return self.func(*args, **kwargs)
-        return self.run(args, kwargs)
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Trace and run; `benchmark` and `profile` only time, and set `benchmark_result`."""
-        traced, arrays = trace(self.func, self.grid, args, kwargs, _chip_of(self.options), capacity=False)
+        chip = _chip_of(self.options)
         if self.options.get("mode") in ("benchmark", "profile"):
-            timing = time_traced(traced)
-            self._shared["benchmark_result"] = BenchmarkResult(timing, self.options.get("iters", 100))
-            _write_artifacts(self.options, timing, traced)
+            traced, _ = trace(self.func, self.grid, args, kwargs, chip, capacity=False, dialect=CLASSIC)
+            self._shared["benchmark_result"] = BenchmarkResult(traced.timing, self.options.get("iters", 100))
+            _write_artifacts(self.options, traced)
             if self.options.get("mode") == "benchmark":
                 return None
-        values = engine_hook.execute(traced.program, arrays, False)
-        return collect_results(traced, values, arrays)
+        return call(self.func, self.grid, args, kwargs, CLASSIC, chip, check=False)
 
     @property
     def benchmark_result(self) -> BenchmarkResult:
@@ -101,25 +49,71 @@ class ClassicKernel(Kernel):
         return self._shared["benchmark_result"]
 
 
+def _with_stored_results(func: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, with what it returns in SBUF or PSUM copied to HBM: the public simulator hands such tiles
+    out, a compiled kernel cannot."""
+    if hasattr(func, "stores_results"):
+        return func
+
+    @functools.wraps(func)
+    def stored(*args: Any, **kwargs: Any) -> Any:
+        return _store(func(*args, **kwargs))
+
+    stored.stores_results = True  # type: ignore[attr-defined]
+    return stored
+
+
+def _store(value: Any) -> Any:
+    from opentrn.nki.classic import language
+
+    if isinstance(value, Tile) and value.on_chip:
+        result = language.ndarray(value.shape, dtype=value.dtype, buffer=language.shared_hbm, name="result")
+        language.store(result, value=value)
+        return result
+    return type(value)(_store(item) for item in value) if type(value) in (list, tuple) else value
+
+
 def _chip_of(options: dict[str, Any]) -> str | None:
     wanted = options.get("platform_target")
     return target.named(wanted, "platform_target") if wanted else None
 
 
-def _write_artifacts(options: dict[str, Any], timing: Any, traced: Traced) -> None:
-    """Files that perf tests look for: the program and the trace under the names they chose."""
-    import json
-    from pathlib import Path
+def _profiled_runs(options: dict[str, Any]) -> list[int]:
+    """Which of the `num_execs` runs are profiled: every `profile_nth`, counted from one."""
+    runs, every = int(options.get("num_execs") or 1), int(options.get("profile_nth") or 1)
+    return list(range(every, runs + 1, every)) or [every]
+
+
+def _write_artifacts(options: dict[str, Any], traced: Traced) -> None:
+    """The files of `benchmark` and `profile` under the names that callers chose, where the public tools put
+    them: the program, one Perfetto trace per profiled run (`NAME_exec_N`, all equal), and a report of each as
+    JSON."""
+    from opentrn.nki.report import summary, write_trace
 
     folder = Path(options.get("working_directory") or ".")
-    for key, content in (
-        ("save_neff_name", lambda: traced.program.to_bytes()),
-        ("save_trace_name", lambda: json.dumps({"seconds": timing.seconds}).encode()),
-    ):
-        name = options.get(key)
-        if name:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content())
+    program, trace_name = options.get("save_neff_name"), options.get("save_trace_name")
+    if not program and not trace_name:
+        return
+    reports = folder / "json_reports"
+    existing = [folder / name for name in (program, trace_name) if name and (folder / name).exists()]
+    if options.get("overwrite") is False and existing:
+        raise ConfigurationError(
+            f"{existing[0]} exists", cure="pass overwrite=True, or another working_directory"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    if program:
+        (folder / program).write_bytes(traced.program.to_bytes())
+    if not trace_name:
+        return
+    profiling = options.get("mode") == "profile"
+    for number in _profiled_runs(options) if profiling else [1]:
+        stem = Path(trace_name)
+        name = stem.name if number == 1 else f"{stem.stem}_exec_{number}{stem.suffix}"
+        write_trace(traced.recorded, traced, folder / stem.parent / name)
+        if profiling:
+            reports.mkdir(exist_ok=True)
+            report = json.dumps(summary(traced.timing, traced), indent=2)
+            (reports / f"{Path(name).stem}.json").write_text(report + "\n")
 
 
 def _decorator(mode: str, func: Any, options: dict[str, Any]) -> Any:
@@ -141,6 +135,11 @@ def jit(func: Any = None, mode: str = "auto", **kwargs: Any) -> Any:
     return _decorator(mode, func, kwargs)
 
 
+def trace_only(func: Any = None, **kwargs: Any) -> Any:
+    """Decorator of kernels for `simulate_kernel`, by the older name `nki.trace`."""
+    return _decorator("trace", func, kwargs)
+
+
 def baremetal(kernel: Any = None, **kwargs: Any) -> Any:
     """Decorator: calls run the kernel on NumPy arrays."""
     return _decorator("baremetal", kernel, kwargs)
@@ -160,20 +159,16 @@ def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a kernel on NumPy arrays."""
     function = kernel.func if isinstance(kernel, Kernel) else kernel
     options = kernel.options if isinstance(kernel, Kernel) else {}
-    traced, arrays = trace(
-        function, getattr(kernel, "grid", None), args, kwargs, _chip_of(options), capacity=False
-    )
-    values = engine_hook.execute(traced.program, arrays, False)
-    return collect_results(traced, values, arrays)
+    return run(function, getattr(kernel, "grid", None), args, kwargs, _chip_of(options), CLASSIC, check=False)
 
 
 __all__ = [
+    "CLASSIC",
     "ClassicKernel",
     "baremetal",
     "benchmark",
-    "is_array",
     "jit",
     "profile",
     "simulate_kernel",
-    "trace",
+    "trace_only",
 ]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from opentrn.errors import UnsupportedError
-from opentrn.nki.classic.indexing import Index, Mask
 from opentrn.nki.classic.tile import (
     Pending,
     Tile,
@@ -20,7 +19,7 @@ from opentrn.nki.classic.tile import (
     partition_first,
     tile_of,
 )
-from opentrn.nki.dtypes import is_float, name_of
+from opentrn.nki.dtypes import is_float
 from opentrn.nki.enums import MemoryRegion
 from opentrn.nki.language_ops import broadcast_view, promoted
 from opentrn.nki.tensor import NkiTensor
@@ -66,6 +65,12 @@ def operand(value: Any, shape: tuple[int, ...] | None = None, box: Any = None) -
     return view if box in (None, []) else crop(view, box)
 
 
+def spread(view: NkiTensor, arguments: dict[str, Any]) -> NkiTensor:
+    """A view repeated to the shape of the first of `arguments`."""
+    shape = next(iter(arguments.values())).shape
+    return view if view.shape == shape else broadcast_view(active(), view, shape)
+
+
 def number_or_column(tracer: Tracer, value: Any, box: Any = None) -> Any:
     """A Python number, or the access of a [P, 1] tile."""
     if isinstance(value, (Tile, NkiTensor)):
@@ -73,7 +78,7 @@ def number_or_column(tracer: Tracer, value: Any, box: Any = None) -> Any:
     return tracer.scalar(value)
 
 
-def _on_sbuf(tracer: Tracer, view: NkiTensor) -> NkiTensor:
+def on_sbuf(tracer: Tracer, view: NkiTensor) -> NkiTensor:
     copy_of = tracer.allocate(view.shape, view.dtype, SBUF, "copy", None)
     tracer.emit("tensor_copy", dst=tracer.write(copy_of), src=tracer.read(view), engine="unknown", name=None)
     return copy_of
@@ -183,7 +188,7 @@ def _tile_binary(
                 return
         a, b = broadcast_view(tracer, left, full), broadcast_view(tracer, right, full)
         if a.buffer is PSUM and b.buffer is PSUM:
-            b = _on_sbuf(tracer, b)
+            b = on_sbuf(tracer, b)
         tracer.emit(
             "tensor_tensor",
             dst=tracer.write(dst),
@@ -210,7 +215,7 @@ def _ranked(view: NkiTensor, rank: int) -> NkiTensor:
 def copy(
     x: Any, dtype: Any = None, mask: Any = None, engine: str = "unknown", name: str = "tensor_copy"
 ) -> Tile:
-    """A copy of a tile."""
+    """A copy of a tile, by the instruction `name`."""
     tracer = active()
     box = box_of(mask, x.shape)
     source = operand(x, x.shape, box)
@@ -218,7 +223,7 @@ def copy(
     return hold(
         tracer,
         lambda dst: tracer.emit(
-            "tensor_copy", dst=tracer.write(dst), src=tracer.read(source), engine=engine, name=None
+            name, dst=tracer.write(dst), src=tracer.read(source), engine=engine, name=None
         ),
         x.shape,
         out,
@@ -267,7 +272,7 @@ def store(dst: Tile, value: Any, mask: Any = None) -> None:
     if box == []:
         return
     if source.buffer is PSUM:
-        source = _on_sbuf(tracer, source)
+        source = on_sbuf(tracer, source)
     if box:
         source = crop(source if source.ndim == target.ndim else source.reshape(target.shape), box)
         target = crop(target, box)
@@ -328,11 +333,13 @@ def nc_matmul(stationary: Any, moving: Any, mask: Any = None, **options: Any) ->
     box = [] if mask is False else box_of(mask, (columns, width))
 
     def emit(dst: NkiTensor, accumulate: bool | None = False) -> None:
+        # The Tensor engine reads SBUF only; the classic compiler moves what a transpose left in PSUM.
+        left, right = (on_sbuf(tracer, view) if view.buffer is PSUM else view for view in (x, y))
         tracer.emit(
             "nc_matmul",
             dst=tracer.write(dst),
-            stationary=tracer.read(x),
-            moving=tracer.read(y),
+            stationary=tracer.read(left),
+            moving=tracer.read(right),
             accumulate=accumulate,
             name=None,
             **options,
@@ -364,7 +371,7 @@ def nc_transpose(data: Any, dtype: Any = None, mask: Any = None, engine: str = "
     rows, columns = source.shape[0], math.prod(source.shape[1:])
     vector = engine == "vector" or (engine == "unknown" and rows <= 32 and columns <= 32)
     if source.buffer is PSUM and not vector:
-        source = _on_sbuf(tracer, source)
+        source = on_sbuf(tracer, source)
     old = tracer.generation().value < 3
     natural = source.dtype if vector or not old or not is_float(source.dtype) else "float32"
     out, fixed = dtype_or(dtype, natural)
@@ -504,78 +511,6 @@ def where(condition: Any, x: Any, y: Any, dtype: Any = None, mask: Any = None) -
             )
 
     return hold(tracer, emit, shape, out, fixed, box)
-
-
-# -- patterns -------------------------------------------------------------------------------------------
-def pattern_of(index: Index) -> tuple[list[list[int]], int, int, tuple[int, ...]]:
-    """(free pattern, offset, channel multiplier, shape) of an index expression. Raises UnsupportedError."""
-    if index.coefs is None:
-        raise UnsupportedError("an index with // or % is no affine pattern")
-    dims = index.dims if index.ndim > 1 else (*index.dims, 1)
-    coefs = index.coefs if index.ndim > 1 else (*index.coefs, 0)
-    free = [[factor, size] for factor, size in zip(coefs[1:], dims[1:], strict=True)]
-    return free, index.const, coefs[0], dims
-
-
-def iota(expr: Index, dtype: Any, mask: Any = None) -> Tile:
-    """The values of an index expression."""
-    tracer = active()
-    pattern, offset, multiplier, shape = pattern_of(expr)
-    return hold(
-        tracer,
-        lambda dst: tracer.emit(
-            "iota",
-            dst=tracer.write(dst),
-            pattern=pattern,
-            offset=offset,
-            channel_multiplier=multiplier,
-            name=None,
-        ),
-        shape,
-        name_of(dtype),
-        True,
-    )
-
-
-def affine_select(
-    pred: Mask, on_true_tile: Tile, on_false_value: Any, mask: Any = None, dtype: Any = None
-) -> Tile:
-    """Select by a comparison of indices."""
-    tracer = active()
-    if not isinstance(pred, Mask) or pred.affine is None:
-        raise UnsupportedError("affine_select needs one comparison of affine indices as pred")
-    shape = on_true_tile.shape
-    box = box_of(mask, shape)
-    source = operand(on_true_tile)
-    affine = pred.affine
-    if affine.coefs is None:
-        raise UnsupportedError("affine_select needs an affine comparison")
-    coefs = (0,) * (len(shape) - affine.ndim) + affine.coefs
-    free = [[factor, size] for factor, size in zip(coefs[1:], shape[1:], strict=True)]
-    out, fixed = dtype_or(dtype, source.dtype)
-
-    def emit(dst: NkiTensor) -> None:
-        data = source if source.buffer is SBUF else _on_sbuf(tracer, source)
-        target = dst
-        if dst.buffer is PSUM:
-            target = tracer.allocate(dst.shape, dst.dtype, SBUF, "selected", None)
-        tracer.emit(
-            "affine_select",
-            dst=tracer.write(target),
-            pattern=free,
-            channel_multiplier=coefs[0],
-            on_true_tile=tracer.read(data),
-            on_false_value=tracer.scalar(on_false_value),
-            cmp_op=pred.comparison,
-            offset=affine.const,
-            name=None,
-        )
-        if target is not dst:
-            tracer.emit(
-                "tensor_copy", dst=tracer.write(dst), src=tracer.read(target), engine="unknown", name=None
-            )
-
-    return hold(tracer, emit, shape, out, fixed, [] if box == [] else None)
 
 
 def generic(

@@ -15,9 +15,10 @@ import numpy as np
 
 from opentrn.errors import OutOfBoundsError, UnimplementedError, UnsupportedError
 from opentrn.nki.classic.indexing import Index, Mask
+from opentrn.nki.classic.views import crop, engines_reach, fill_indices, index_view, partition_first
 from opentrn.nki.dtypes import ITEMSIZE, host_type, name_of
 from opentrn.nki.enums import MemoryRegion
-from opentrn.nki.tensor import DynamicSlice, Indirect, NKIObject, NkiTensor, Storage
+from opentrn.nki.tensor import Indirect, NKIObject, NkiTensor, Storage
 from opentrn.nki.tracing import Tracer, active
 
 
@@ -177,7 +178,7 @@ class Tile(NKIObject):
         if self.blocks is not None and len(self.block_place) < len(self.blocks.dims):
             return self._block(items)
         return (
-            Tile(_index(self._plain_view(), items))
+            Tile(index_view(self._plain_view(), items))
             if not _has_tile(items)
             else _indirect(self._plain_view(), items)
         )
@@ -291,9 +292,11 @@ class Tile(NKIObject):
 
 
 def _operator(name: str, swapped: bool = False, integer: bool = False) -> Callable[[Tile, Any], Tile]:
-    def apply(self: Tile, other: Any) -> Tile:
+    def apply(self: Tile, other: Any) -> Any:
         from opentrn.nki.classic.operations import binary
 
+        if name == "add" and isinstance(other, Index):
+            return RuntimeIndex(self, other)
         return binary(name, other, self) if swapped else binary(name, self, other)
 
     return apply
@@ -354,14 +357,22 @@ def assign(target: Tile, value: Any) -> None:
     if isinstance(value, Tile):
         copy_into(tracer, view, value.as_nki_tensor())
     elif isinstance(value, (int, float, np.number)):
-        tracer.emit("memset", dst=tracer.write(view), value=tracer.scalar(value), engine="unknown", name=None)
+        reached = view
+        if not engines_reach(view):
+            reached = tracer.allocate(view.shape, view.dtype, MemoryRegion.sbuf, "fill", None)
+        tracer.emit(
+            "memset", dst=tracer.write(reached), value=tracer.scalar(value), engine="unknown", name=None
+        )
+        if reached is not view:
+            tracer.emit("dma_copy", dst=tracer.write(view), src=tracer.read(reached))
     else:
         raise UnsupportedError(f"cannot assign {type(value).__name__} to a tile")
 
 
 def copy_into(tracer: Tracer, dst: NkiTensor, src: NkiTensor) -> None:
-    """A copy by the engine that can reach both memories."""
-    if dst._storage.on_chip and src._storage.on_chip:
+    """A copy by the engine that can reach both memories; a DMA where an engine cannot reach the
+    partitions."""
+    if dst._storage.on_chip and src._storage.on_chip and engines_reach(dst) and engines_reach(src):
         if math.prod(src.shape) != math.prod(dst.shape) and len(src.shape) == len(dst.shape):
             from opentrn.nki.language_ops import broadcast_view
 
@@ -392,175 +403,47 @@ def _zero_now(tracer: Tracer, storage: Storage) -> None:
     tracer.emit("memset", dst=tracer.write(whole_view(storage)), value=0.0, engine="unknown", name=None)
 
 
-def partition_first(view: NkiTensor) -> NkiTensor:
-    """Move the partition dimension of an on-chip view to the front."""
-    storage = view._storage
-    if not storage.on_chip:
-        return view
-    if len(view._counts) == 1:
-        view = view._with((*view._steps, 1), (*view._counts, 1))
-    width = storage.partition_bytes // ITEMSIZE[view.dtype]
-    at = next(
-        (
-            d
-            for d, (step, count) in enumerate(zip(view._steps, view._counts, strict=True))
-            if count > 1 and width and step >= width and step % width == 0
-        ),
-        None,
-    )
-    if at is None or at == 0:
-        if at is None and view._counts[0] > 1:
-            return NkiTensor(
-                storage, view.dtype, view.offset, (width, *view._steps), (1, *view._counts), view.indirect
-            )
-        if view._steps[0] % max(width, 1):
-            return NkiTensor(
-                storage, view.dtype, view.offset, (width, *view._steps[1:]), view._counts, view.indirect
-            )
-        return view
-    order = [at, *(d for d in range(view.ndim) if d != at)]
-    return NkiTensor(
-        storage,
-        view.dtype,
-        view.offset,
-        tuple(view._steps[d] for d in order),
-        tuple(view._counts[d] for d in order),
-        view.indirect,
-    )
-
-
-def crop(view: NkiTensor, box: list[tuple[int, int]]) -> NkiTensor:
-    """The part of a view that a box selects; dimensions of size 1 stay (they broadcast)."""
-    if len(box) != view.ndim:
-        return (
-            view
-            if all(start == 0 for start, _ in box) and math.prod(c for _, c in box) == view.size
-            else _crop_flexible(view, box)
-        )
-    offset, counts = view.offset, list(view._counts)
-    for axis, (start, count) in enumerate(box):
-        if counts[axis] == 1 and count > 1:
-            continue
-        offset = offset + min(start, counts[axis] - 1) * view._steps[axis] if counts[axis] > 1 else offset
-        counts[axis] = min(count, counts[axis])
-    indirect = view.indirect
-    if indirect is not None and indirect.kind == "vector":
-        source = indirect.source
-        if isinstance(source, NkiTensor) and source.shape[0] != counts[0]:
-            rows = NkiTensor(
-                source._storage,
-                source.dtype,
-                source.offset + box[0][0] * source._steps[0],
-                source._steps,
-                (counts[0], *source._counts[1:]),
-            )
-            indirect = Indirect("vector", rows, indirect.step, indirect.dim, indirect.bound)
-            offset = view.offset
-    return NkiTensor(view._storage, view.dtype, offset, view._steps, tuple(counts), indirect)
-
-
-def _crop_flexible(view: NkiTensor, box: list[tuple[int, int]]) -> NkiTensor:
-    sizes = [pair for pair in box if pair != (0, 1)]
-    if len(sizes) <= view.ndim:
-        return crop(view, [*sizes, *((0, n) for n in view.shape[len(sizes) :])])
-    raise UnimplementedError(f"a mask of rank {len(box)} on a tile of shape {view.shape}")
-
-
 # -- indexing --------------------------------------------------------------------------------------------
+class RuntimeIndex:
+    """A [1, 1] tile of an index plus an index expression: ``offsets[0, i] + nl.arange(4)[None, :]``."""
+
+    __slots__ = ("expression", "tile")
+
+    def __init__(self, tile: Tile, expression: Any) -> None:
+        self.tile, self.expression = tile, expression
+
+    def __add__(self, other: Any) -> RuntimeIndex:
+        return RuntimeIndex(self.tile, self.expression + other)
+
+    __radd__ = __add__
+
+
 def _has_tile(items: list[Any]) -> bool:
-    return any(isinstance(item, Tile) for item in items)
-
-
-def _fill(items: list[Any], rank: int) -> list[Any]:
-    given = [item for item in items if item is not Ellipsis]
-    missing = rank - len(given)
-    if missing < 0:
-        raise OutOfBoundsError(f"{len(given)} indices for {rank} dimensions")
-    if len(given) == len(items):
-        return items + [slice(None)] * missing
-    at = next(place for place, item in enumerate(items) if item is Ellipsis)
-    return items[:at] + [slice(None)] * missing + items[at + 1 :]
-
-
-def _index(view: NkiTensor, items: list[Any]) -> NkiTensor:
-    items = _fill([getattr(item, "index_value", item) for item in items], view.ndim)
-    if any(isinstance(item, Index) for item in items):
-        return _advanced(view, items)
-    offset = view.offset
-    steps, counts = [], []
-    for axis, item in enumerate(items):
-        step, size = view._steps[axis], view._counts[axis]
-        if isinstance(item, (int, np.integer)):
-            index = int(item) + (size if item < 0 else 0)
-            if not 0 <= index < size:
-                raise OutOfBoundsError(
-                    f"{view.name}: index {item} is outside dimension {axis} of shape {view.shape}"
-                )
-            offset = offset + index * step
-            continue
-        start, length, stride = _range_of(item, size)
-        offset = offset + start * step
-        steps.append(step * stride)
-        counts.append(length)
-    if not counts:
-        steps, counts = [1], [1]
-    return NkiTensor(view._storage, view.dtype, offset, tuple(steps), tuple(counts))
-
-
-def _range_of(item: Any, size: int) -> tuple[int, int, int]:
-    if isinstance(item, DynamicSlice):
-        return int(item.start), int(item.size), 1
-    if item.start is not None and item.stop is not None and 0 <= int(item.start) <= int(item.stop):
-        # Not clamped: a mask may cut the tile; without one the builder reports the overrun.
-        start, stop, stride = int(item.start), int(item.stop), int(item.step or 1)
-    else:
-        start, stop, stride = item.indices(size)
-    return start, max(0, -(-(stop - start) // stride)), stride
-
-
-def _advanced(view: NkiTensor, items: list[Any]) -> NkiTensor:
-    indices = [item for item in items if isinstance(item, Index)]
-    rank = max(item.ndim for item in indices)
-    dims = [1] * rank
-    for item in indices:
-        for place, size in enumerate(item.dims, rank - item.ndim):
-            dims[place] = max(dims[place], size)
-    offset, steps = view.offset, [0] * rank
-    for axis, item in enumerate(items):
-        step = view._steps[axis]
-        if isinstance(item, Index):
-            if item.coefs is None:
-                raise UnimplementedError(f"{view.name}: an index with // or % is not an access pattern")
-            offset = offset + item.const * step
-            for place, factor in enumerate(item.coefs, rank - item.ndim):
-                steps[place] += factor * step
-        elif isinstance(item, (int, np.integer)):
-            offset = offset + int(item) * step
-        else:
-            start, length, stride = _range_of(item, view._counts[axis])
-            offset = offset + start * step
-            if length != 1:
-                dims.append(length)
-                steps.append(step * stride)
-    return NkiTensor(view._storage, view.dtype, offset, tuple(steps), tuple(dims))
+    return any(isinstance(item, (Tile, RuntimeIndex)) for item in items)
 
 
 def _indirect(view: NkiTensor, items: list[Any]) -> Tile:
-    """One index is a tile of row numbers in SBUF: a gather or scatter by DMA."""
-    items = _fill(items, view.ndim)
-    at = next(place for place, item in enumerate(items) if isinstance(item, Tile))
-    rows = items[at].as_nki_tensor()
-    rest = [0 if place == at else item for place, item in enumerate(items)]
-    plain = _index(view, rest)
+    """One index is a tile: row numbers (a gather or scatter by DMA), or one number that moves the whole
+    view."""
+    items = fill_indices(items, view.ndim)
+    at = next(place for place, item in enumerate(items) if isinstance(item, (Tile, RuntimeIndex)))
+    item = items[at]
+    moved = isinstance(item, RuntimeIndex)
+    rows = (item.tile if moved else item).as_nki_tensor()
+    rest = [(item.expression if moved else 0) if place == at else other for place, other in enumerate(items)]
+    if moved or (view._storage.on_chip and math.prod(rows.shape) == 1):
+        plain = index_view(view, rest)
+        indirect = Indirect("scalar", rows, view._steps[at], at, view._counts[at])
+        return Tile(NkiTensor(view._storage, view.dtype, plain.offset, plain._steps, plain._counts, indirect))
+    plain = index_view(view, rest)
     others = [pair for pair in zip(plain._steps, plain._counts, strict=True) if pair[1] > 1] or [(1, 1)]
-    count = rows.shape[0]
     return Tile(
         NkiTensor(
             view._storage,
             view.dtype,
             plain.offset,
             (view._steps[at], *(s for s, _ in others)),
-            (count, *(c for _, c in others)),
+            (rows.shape[0], *(c for _, c in others)),
             Indirect("vector", rows, view._steps[at], 0, view._counts[at]),
         )
     )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import opentrn.nki  # noqa: F401 - makes `nki` importable
+from opentrn.nki import timing
 from opentrn.nki.suites import shims
 
 shims.install_simulator()
@@ -49,13 +50,54 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     items[:] = [item for item in items if id(item) in kept]
 
 
+def pytest_collectreport(report: Any) -> None:
+    """A file that cannot be imported counts as a failed case."""
+    if report.failed:
+        last = str(report.longrepr).strip().splitlines()[-1]
+        _append(
+            {
+                "case": report.nodeid,
+                "outcome": "failed",
+                "seconds": 0.0,
+                "message": f"collection: {last}"[:500],
+            }
+        )
+
+
+def _append(row: dict[str, Any]) -> None:
+    path = os.environ.get("OPENTRN_SUITE_RESULTS")
+    if path is None:
+        return
+    file = os.path.basename(row["case"].split("::")[0])
+    with open(path, "a") as stream:
+        stream.write(json.dumps({"file": file, **row, "time": time.time()}) + "\n")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: Any) -> None:
+    """Forget the latencies of the case before."""
+    timing.measured.clear()
+
+
+def _latencies(item: Any) -> dict[str, Any]:
+    """What the case's benchmarks read from the virtual clock, and the bound among its parameters, in
+    microseconds."""
+    if not timing.measured:
+        return {}
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    bounds = [value for name, value in parameters.items() if "latency" in name]
+    return {
+        "latency_us": [round(result.nc_latency.mean, 3) for result in timing.measured],
+        "bound_us": bounds[0] if bounds else None,
+    }
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: Any, call: Any) -> Generator[None, Any, None]:
     """Append the outcome of a case to the results file."""
     outcome = yield
     report = outcome.get_result()
-    path = os.environ.get("OPENTRN_SUITE_RESULTS")
-    if path is None or not (report.when == "call" or (report.when == "setup" and report.outcome != "passed")):
+    if not (report.when == "call" or (report.when == "setup" and report.outcome != "passed")):
         return
     message = ""
     if call.excinfo is not None:
@@ -64,13 +106,12 @@ def pytest_runtest_makereport(item: Any, call: Any) -> Generator[None, Any, None
             error = error.__cause__
         message = f"{type(error).__name__}: {error}"[:500]
     expected_failure = hasattr(report, "wasxfail")
-    row = {
-        "case": item.nodeid,
-        "file": os.path.basename(str(item.fspath)),
-        "outcome": "xfailed" if expected_failure and report.outcome == "skipped" else report.outcome,
-        "seconds": round(report.duration, 3),
-        "message": message,
-        "time": time.time(),
-    }
-    with open(path, "a") as stream:
-        stream.write(json.dumps(row) + "\n")
+    _append(
+        {
+            "case": item.nodeid,
+            "outcome": "xfailed" if expected_failure and report.outcome == "skipped" else report.outcome,
+            "seconds": round(report.duration, 3),
+            "message": message,
+            **_latencies(item),
+        }
+    )

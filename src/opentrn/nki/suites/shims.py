@@ -8,7 +8,6 @@ from __future__ import annotations
 import builtins
 import enum
 import io
-import os
 import sys
 import types
 from typing import Any
@@ -82,11 +81,13 @@ def install_missing_test_modules() -> None:
 
 def install_product_name() -> None:
     """Tests read the instance type from a system file; answer with the attached instance."""
+    from opentrn.chips.machine import machine
+
     original = builtins.open
 
     def opened(file: Any, *args: Any, **kwargs: Any) -> Any:
         if file == _PRODUCT_FILE:
-            return io.StringIO(os.environ.get("OPENTRN_INSTANCE", "trn2.48xlarge") + "\n")
+            return io.StringIO(machine().name + "\n")
         return original(file, *args, **kwargs)
 
     builtins.open = opened  # type: ignore[assignment]

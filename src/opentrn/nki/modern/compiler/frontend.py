@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from opentrn.nki import target as targets
-from opentrn.nki.kernel import trace, unwrap
+from opentrn.nki.kernel import unwrap
+from opentrn.nki.traced import trace
 
 
 class NKIFrontend:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentrn.nki.kernel import Traced, trace
 from opentrn.nki.modern.compiler.frontend import NKIFrontend
+from opentrn.nki.traced import Traced, trace
 
 
 @dataclass

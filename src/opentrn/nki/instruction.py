@@ -1,0 +1,138 @@
+"""From the signature of an instruction to the function that kernels call.
+
+The signatures in `isa_compute`, `isa_memory` and `classic/isa` are the table: the annotation of a parameter
+says what it is, and the two decorators here write the body once for all of them. A modern instruction writes
+into `dst`; a classic one returns a tile whose place is still open. The bodies are generated as code, because
+a kernel records a hundred thousand instructions and each argument's conversion would cost a call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from opentrn.nki import enums
+from opentrn.nki.isa_common import command, member, op_name, reduction_name
+from opentrn.nki.tracing import active
+
+# Kinds of parameters. To a type checker each is Any: kernels pass tiles, views, numbers, registers.
+Write = WriteIfGiven = Read = ReadIfGiven = Scalar = Expression = Any
+Operation = OperationOrEqual = Reduction = ReductionOrMaximum = Command = Any
+Engine = DmaEngine = DgeMode = OobMode = PerfMode = Any
+Flag = Integer = IntegerIfGiven = Integers = Float = Sequence = Axes = Pattern = Plain = Any
+# Classic only: a tile with the rows of the first operand and columns of its own; a tile that broadcasts to
+# it.
+ReadRows = ReadLikeFirst = Any
+
+# How each kind goes to the builder; {0} is the argument, t the tracer.
+_MODERN: dict[str, str] = {
+    "Write": "t.write({0})",
+    "WriteIfGiven": "None if {0} is None else t.write({0})",
+    "Read": "t.read({0})",
+    "ReadIfGiven": "None if {0} is None else t.read({0})",
+    "Scalar": "t.scalar({0})",
+    "Expression": "t.expression({0})",
+    "Operation": "op_name({0})",
+    "OperationOrEqual": "op_name({0}) or 'equal'",
+    "Reduction": "reduction_name({0})",
+    "ReductionOrMaximum": "reduction_name({0}) or 'maximum'",
+    "Command": "command({0})",
+    "Engine": "member({0}, enums.engine, 'engine')",
+    "DmaEngine": "member({0}, enums.dma_engine, 'dma_engine')",
+    "DgeMode": "member({0}, enums.dge_mode, 'dge_mode')",
+    "OobMode": "member({0}, enums.oob_mode, 'oob_mode')",
+    "PerfMode": "member({0}, enums.matmul_perf_mode, 'perf_mode')",
+    "Flag": "bool({0})",
+    "Integer": "int({0})",
+    "IntegerIfGiven": "None if {0} is None else int({0})",
+    "Integers": "[int(value) for value in {0}]",
+    "Float": "float({0})",
+    "Sequence": "tuple({0} or ())",
+    "Axes": "None if {0} is None else tuple({0})",
+    "Pattern": "[[int(step), int(count)] for step, count in {0}]",
+    "Plain": "{0}",
+}
+# Classic views are cropped to the mask's box, and read when the instruction finds its place.
+_CLASSIC: dict[str, str] = {
+    **_MODERN,
+    "Write": "result_view({0})",
+    "WriteIfGiven": "result_view({0})",
+    "Read": "operand({0}, None, box)",
+    "ReadRows": "operand({0}, None, box and [box[0], (0, {0}.shape[-1])])",
+    "ReadLikeFirst": "spread(operand({0}, None, box), arguments)",
+    "Scalar": "number_or_column(t, {0}, box)",
+}
+
+
+def instruction(function: Callable[..., None]) -> Callable[..., None]:
+    """A modern instruction: each annotated argument goes to the builder under its own name."""
+    return _generate(
+        function,
+        ["t = active()", "t.locate()", f"t.emit({function.__name__!r}, {_arguments(function, _MODERN)})"],
+        {},
+    )
+
+
+def tile_instruction(
+    columns: int | None = None, dtype: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A classic instruction: its result has the shape and data type of its first operand, or `columns` per
+    partition and `dtype`, and is written where it is used."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        from opentrn.nki.classic import operations, tile
+
+        first = next(name for name, kind in function.__annotations__.items() if kind == "Read")
+        shape = f"{first}.shape" if columns is None else f"({first}.shape[0], {columns})"
+        result_box = "box" if columns is None else f"box and [box[0], (0, {columns})]"
+        default = f"arguments[{first!r}].dtype" if dtype is None else repr(dtype)
+        body = [
+            "t = active()",
+            f"box = box_of(mask, {first}.shape)",
+            f"arguments = dict({first}=operand({first}, None, box))",
+            f"arguments.update({_arguments(function, _CLASSIC, first)})",
+            f"out, fixed = dtype_or(dtype, {default})",
+            f"return generic({function.__name__!r}, {shape}, out, fixed, {result_box}, **arguments)",
+        ]
+        return _generate(function, body, {**vars(tile), **vars(operations)})
+
+    return decorate
+
+
+def _arguments(function: Callable[..., Any], conversions: dict[str, str], done: str = "") -> str:
+    kinds = {name: kind for name, kind in function.__annotations__.items() if name != done}
+    given = [
+        f"{name}={conversions[kind].format(name)}" for name, kind in kinds.items() if kind in conversions
+    ]
+    return ", ".join(given)
+
+
+def _generate(function: Callable[..., Any], body: list[str], names: dict[str, Any]) -> Callable[..., Any]:
+    """`function` with another body; its signature, documentation and file stay."""
+    signature = inspect.signature(function)
+    defaults = {
+        f"default_{name}": parameter.default
+        for name, parameter in signature.parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    bare = [
+        parameter.replace(annotation=parameter.empty, default=parameter.empty)
+        for parameter in signature.parameters.values()
+    ]
+    text, star = [], False
+    for parameter in bare:
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            text.append("*")
+            star = True
+        default = f"default_{parameter.name}"
+        text.append(f"{parameter}={default}" if default in defaults else str(parameter))
+    source = f"def {function.__name__}({', '.join(text)}):\n    " + "\n    ".join(body)
+    helpers = {
+        "active": active, "command": command, "enums": enums, "member": member, "op_name": op_name,
+        "reduction_name": reduction_name,
+    }  # fmt: skip
+    space: dict[str, Any] = {**names, **helpers, **defaults}
+    exec(compile(source, function.__code__.co_filename, "exec"), space)
+    return functools.wraps(function)(space[function.__name__])
