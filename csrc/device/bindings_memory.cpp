@@ -153,6 +153,14 @@ void bind_memory(py::module_& m) {
     memory::Block* block = block_of(tensor);
     return block ? block->address + static_cast<uint64_t>(tensor.storage_offset()) * tensor.itemsize() : 0;
   });
+  m.def(
+      "host_alias", [](const at::Tensor& tensor) { return host_alias(tensor); },
+      "A CPU tensor over the bytes of a neuron tensor. Under guard mode they are open between open_guard and "
+      "close_guard only.");
+  m.def("open_guard",
+        [](const at::Tensor& tensor) { open_guard(allocation_of(tensor.storage().unsafeGetStorageImpl())); });
+  m.def("close_guard",
+        [](const at::Tensor& tensor) { close_guard(allocation_of(tensor.storage().unsafeGetStorageImpl())); });
   m.def("allocate_raw", [](int64_t bytes, int index) {
     // Held until the returned tensor dies; for tests of the allocator and for reservations.
     return at::empty({bytes},

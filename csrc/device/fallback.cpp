@@ -118,6 +118,10 @@ int register_fallback() {
                          c10::DispatchKey::QuantizedPrivateUse1, c10::DispatchKey::NestedTensorPrivateUse1}) {
     new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
   }
+  // `.to("neuron")` of a compressed sparse tensor arrives here with the key of its result; the composite kernel would
+  // build one around device values.
+  new_library("aten", c10::DispatchKey::SparseCsrPrivateUse1)
+      .impl("_to_copy", torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
   // A composite kernel wins over a backend fallback, so that `add` would go through its out= form (twice the cost) and
   // `native_layer_norm` through a decomposition with other numbers. Each operator with both a CPU and a composite
   // kernel is therefore registered directly; the list is read from the dispatcher, so it cannot be out of step with

@@ -101,6 +101,12 @@ void bind_clock(py::module_& m) {
   m.def("stream_time", [](int index, int64_t stream) {
     return Context::get().device(static_cast<c10::DeviceIndex>(index)).timeline.ready(stream);
   });
+  m.def(
+      "stream_wait_until",
+      [](int index, int64_t stream, int64_t time) {
+        Context::get().device(static_cast<c10::DeviceIndex>(index)).timeline.wait_until(stream, time);
+      },
+      "Work issued later on the stream starts no earlier than this virtual time, ns.");
   m.def("occupy",
         [](int index, int64_t stream, int64_t ns) { occupy(static_cast<c10::DeviceIndex>(index), stream, ns); });
   m.def(

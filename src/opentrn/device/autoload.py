@@ -5,6 +5,7 @@ With the real torch-neuronx installed OpenTRN stays out of its way: both would r
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -61,6 +62,7 @@ def register() -> None:
         _C.enable_guard_mode()
     _C.set_library_prefixes([os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__))])
     install_on_import()
+    _register_collectives()
 
 
 def _connect_kernels() -> Any:
@@ -68,3 +70,18 @@ def _connect_kernels() -> Any:
     from opentrn.device import programs
 
     return programs.KernelConnection()
+
+
+def _register_collectives() -> None:
+    """Backend "neuron" of c10d. Its module is imported by name when a group is made: to import it here would
+    make every `import torch` pay for it, and point an arrow up.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+
+    def create_group(*arguments: Any) -> Any:
+        return importlib.import_module("opentrn.distributed.group").create_group(*arguments)
+
+    dist.Backend.register_backend(DEVICE_NAME, create_group, devices=["cpu", DEVICE_NAME])

@@ -1,5 +1,6 @@
-"""Distributed programs: a fake world in which one process plays rank r of N and collectives cost modelled
-time."""
+"""Distributed programs: backend "neuron" of c10d (several processes, values through Gloo), and a fake world
+in which one process plays rank r of N. Collectives cost modelled time in both.
+"""
 
 from opentrn.distributed.world import fake_world
 

@@ -2,12 +2,9 @@
 *modelled*.
 
 Formulas: the α-β model of a ring and of a direct exchange (R. Thakur, R. Rabenseifner, W. Gropp,
-"Optimization of
-Collective Communication Operations in MPICH", IJHPCA 2005); the algorithms that the vendor's collectives
-pages name for
-one instance are rings and, for small messages, meshes. α is the hop latency and β the bandwidth of the
-chip files, each
-with its source there.
+"Optimization of Collective Communication Operations in MPICH", IJHPCA 2005); the algorithms that the vendor's
+collectives pages name for one instance are rings and, for small messages, meshes. α is the hop latency and β
+the bandwidth of the chip files, each with its source there.
 """
 
 from __future__ import annotations
@@ -33,9 +30,8 @@ _RING_PASSES = {
 class Span:
     """Where the members of a group sit.
 
-    members: ranks. instances: machines they are on. per_instance: members on the fullest. chips: chips of
-    the fullest
-    instance in use. per_chip: members on the fullest chip.
+    members: ranks. instances: machines they are on. per_instance: members on the fullest. chips: chips of the
+    fullest instance in use. per_chip: members on the fullest chip.
     """
 
     members: int
@@ -64,9 +60,8 @@ def span_of(ranks: Sequence[int], parameters: Mapping[str, Any]) -> Span:
 def collective_ns(kind: str, payload: int, span: Span, parameters: Mapping[str, Any]) -> int:
     """Duration in ns of one collective.
 
-    payload: bytes of the whole tensor: gathered output, scattered input, reduced tensor; for all_to_all
-    what one member
-    sends, for send and recv the message.
+    payload: bytes of the whole tensor: gathered output, scattered input, reduced tensor; for all_to_all what
+    one member sends, for send and recv the message.
     """
     if span.members <= 1:
         return 0
@@ -97,9 +92,8 @@ def _links(span: Span, parameters: Mapping[str, Any]) -> tuple[float, float, flo
     """(seconds per hop, bytes/s into one member's ring, mean hops between members) within an instance."""
     if span.chips <= 1:
         return parameters["same_chip_hop_ns"] * 1e-9, float(parameters["same_chip_bytes_per_s"]), 1.0
-    # A ring crosses a chip's border once however many members the chip has, so they share all of its
-    # links; inside the
-    # chip each member still takes the data in by DMA.
+    # A ring crosses a chip's border once however many members the chip has, so they share all of its links;
+    # inside the chip each member still takes the data in by DMA.
     outside = parameters["scale_up_bytes_per_s"] * span.per_chip
     bandwidth = min(outside, parameters["same_chip_bytes_per_s"])
     distance = _mean_hops(parameters) if span.chips > 2 else 1.0

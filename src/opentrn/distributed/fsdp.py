@@ -1,9 +1,8 @@
 """FSDP2 with tensors of a dry run (torch 2.13).
 
-It tells whether a parameter moved by comparing storage addresses (`FSDPParam.reset_sharded_param`).
-Unbacked tensors have
-one too, in the device's address space; only reading bytes at it is refused. And it frees parameters by
-`storage.resize_(0)`, whose Python form asks for the bytes first; the operator form does not.
+It tells whether a parameter moved by comparing storage addresses (`FSDPParam.reset_sharded_param`). Unbacked
+tensors have one too, in the device's address space; only reading bytes at it is refused. And it frees
+parameters by `storage.resize_(0)`, whose Python form asks for the bytes first; the operator form does not.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""The c10d process group of a fake world: collectives infer their results and take modelled time on their
-own stream.
-
-Every other rank is taken to hold what this rank holds. Results with bytes follow that (a sum over N equal
-ranks is N
-times the value); large unbacked results have no values anyway.
+"""The c10d process group of backend "neuron": values come from an exchange (exchange.py), time from the model
+of the network (cost.py), on a stream of the group's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,9 +13,17 @@ import torch.distributed as dist
 
 from opentrn.device import _C
 from opentrn.distributed.cost import collective_ns, span_of
+from opentrn.distributed.exchange import (
+    EqualRanks,
+    Exchange,
+    ReduceOp,
+    Tensors,
+    Transfer,
+    has_bytes,
+    host_memory,
+)
 
 BACKEND = "neuron"
-_ReduceOp = dist.ReduceOp
 # Untyped: the stub lists overloads of each collective that Python code never calls.
 _ProcessGroup: Any = dist.ProcessGroup
 
@@ -35,7 +39,7 @@ class _Work(dist._Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self._event is not None:
-            torch.accelerator.current_stream().wait_event(self._event)
+            torch.accelerator.current_stream(self._event.device).wait_event(self._event)
         return True
 
     def synchronize(self) -> None:
@@ -57,12 +61,36 @@ class _Work(dist._Work):
         return self._future
 
 
-class FakeWorldGroup(_ProcessGroup):
-    """A group of `size` ranks of which this process plays `rank`."""
+class _TransferWork(_Work):
+    """A send or a receive; a received tensor is there no earlier than it left its sender."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(
+        self, results: list[torch.Tensor], event: torch.Event | None, transfer: Transfer, duration: int
+    ) -> None:
+        super().__init__(results, event)
+        self._transfer, self._duration = transfer, duration
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        left = self._transfer.wait()
+        super().wait(timeout)
+        if left and self._event is not None:
+            stream = torch.neuron.current_stream(self._event.device)
+            _C.stream_wait_until(stream.device_index, stream.stream_id, left + self._duration)
+        return True
+
+    def is_completed(self) -> bool:
+        return self._transfer.done()
+
+    def _source_rank(self) -> int:
+        return self._transfer.source()
+
+
+class NeuronGroup(_ProcessGroup):
+    """A group of `size` ranks of which this process is `rank`; `exchange` brings the others' values."""
+
+    def __init__(self, rank: int, size: int, exchange: Exchange) -> None:
         super().__init__(rank, size)
-        self._rank, self._size = rank, size
+        self._rank, self._size, self._exchange = rank, size, exchange
         self._streams: dict[int, Any] = {}
         self._durations: dict[tuple[str, int], int] = {}
         self._span: Any = None
@@ -89,66 +117,76 @@ class FakeWorldGroup(_ProcessGroup):
     def group_name(self) -> str:
         return self.pg_name
 
-    # -- collectives
+    # -- collectives: `given` and `results` are host tensors over the bytes of inputs and outputs
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
-        for tensor in tensors:
-            self._reduce_equal(tensor, tensor, opts)
-        return self._run("all_reduce", _bytes(tensors), tensors, tensors)
+        def values(given: Tensors, results: Tensors) -> None:
+            for result in results:
+                self._exchange.all_reduce(result, _reduction(opts))
+
+        return self._run("all_reduce", _bytes(tensors), [], tensors, values)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
-        for tensor in tensors:
-            self._reduce_equal(tensor, tensor, opts)
-        return self._run("reduce", _bytes(tensors), tensors, tensors)
+        def values(given: Tensors, results: Tensors) -> None:
+            for result in results:
+                self._exchange.reduce(result, _reduction(opts), _root(opts))
+
+        return self._run("reduce", _bytes(tensors), [], tensors, values)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
-        return self._run("broadcast", _bytes(tensors), tensors, tensors)
+        def values(given: Tensors, results: Tensors) -> None:
+            for result in results:
+                self._exchange.broadcast(result, _root(opts))
+
+        return self._run("broadcast", _bytes(tensors), [], tensors, values)
 
     def allgather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
     ) -> _Work:
-        for gathered, given in zip(outputs, inputs, strict=True):
-            for output in gathered:
-                _give(output, given)
+        def values(given: Tensors, results: Tensors) -> None:
+            for number, tensor in enumerate(given):
+                self._exchange.all_gather(results[number * self._size : (number + 1) * self._size], tensor)
+
         flat = [tensor for gathered in outputs for tensor in gathered]
-        return self._run("all_gather", _bytes(flat), inputs, flat)
+        return self._run("all_gather", _bytes(flat), inputs, flat, values)
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> _Work:
-        if _has_bytes(output):
-            for part in output.view(-1).chunk(self._size):
-                _give(part, given.reshape(-1))
-        return self._run("all_gather", output.nbytes, [given], [output])
+        return self.all_gather_single_coalesced([output], [given], opts)
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> _Work:
-        for output, given in zip(outputs, inputs, strict=True):
-            if _has_bytes(output):
-                for part in output.view(-1).chunk(self._size):
-                    _give(part, given.reshape(-1))
-        return self._run("all_gather", _bytes(outputs), inputs, outputs)
+        def values(given: Tensors, results: Tensors) -> None:
+            for result, tensor in zip(results, given, strict=True):
+                self._exchange.all_gather(self._split(result.view(-1)), tensor.view(-1))
+
+        return self._run("all_gather", _bytes(outputs), inputs, outputs, values)
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
     ) -> _Work:
-        for output, parts in zip(outputs, inputs, strict=True):
-            self._reduce_equal(output, parts[self._rank], opts)
+        def values(given: Tensors, results: Tensors) -> None:
+            for number, result in enumerate(results):
+                parts = given[number * self._size : (number + 1) * self._size]
+                self._exchange.reduce_scatter(result, parts, _reduction(opts))
+
         flat = [tensor for parts in inputs for tensor in parts]
-        return self._run("reduce_scatter", _bytes(flat), flat, outputs)
+        return self._run("reduce_scatter", _bytes(flat), flat, outputs, values)
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> _Work:
-        if _has_bytes(output):
-            self._reduce_equal(output.view(-1), given.reshape(-1).chunk(self._size)[self._rank], opts)
-        return self._run("reduce_scatter", given.nbytes, [given], [output])
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> _Work:
-        works = [self.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs, strict=True)]
-        return works[-1]
+        def values(given: Tensors, results: Tensors) -> None:
+            for result, tensor in zip(results, given, strict=True):
+                self._exchange.reduce_scatter(result.view(-1), self._split(tensor.view(-1)), _reduction(opts))
+
+        return self._run("reduce_scatter", _bytes(inputs), inputs, outputs, values)
 
     def all_to_all_single(
         self,
@@ -158,75 +196,100 @@ class FakeWorldGroup(_ProcessGroup):
         input_split_sizes: list[int] | None = None,
         opts: Any = None,
     ) -> _Work:
-        if _has_bytes(output) and output.shape == given.shape:
-            _give(output, given)
-        return self._run("all_to_all", given.nbytes, [given], [output])
+        def values(given: Tensors, results: Tensors) -> None:
+            self._exchange.all_to_all(
+                self._split(results[0], output_split_sizes), self._split(given[0], input_split_sizes)
+            )
+
+        return self._run("all_to_all", given.nbytes, [given], [output], values)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> _Work:
-        for output, given in zip(outputs, inputs, strict=True):
-            if output.shape == given.shape:
-                _give(output, given)
-        return self._run("all_to_all", _bytes(inputs), inputs, outputs)
+        def values(given: Tensors, results: Tensors) -> None:
+            self._exchange.all_to_all(results, given)
+
+        return self._run("all_to_all", _bytes(inputs), inputs, outputs, values)
 
     def gather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
     ) -> _Work:
-        for gathered, given in zip(outputs, inputs, strict=False):
-            for output in gathered:
-                _give(output, given)
-        return self._run("gather", _bytes(inputs) * self._size, inputs, [t for g in outputs for t in g])
+        def values(given: Tensors, results: Tensors) -> None:
+            self._exchange.gather(results, given[0], _root(opts))
+
+        flat = [tensor for gathered in outputs for tensor in gathered]
+        return self._run("gather", _bytes(inputs) * self._size, inputs, flat, values)
 
     def scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
     ) -> _Work:
-        for output, parts in zip(outputs, inputs, strict=False):
-            _give(output, parts[self._rank])
-        return self._run(
-            "scatter", _bytes(outputs) * self._size, [t for parts in inputs for t in parts], outputs
-        )
+        def values(given: Tensors, results: Tensors) -> None:
+            self._exchange.scatter(results[0], given, _root(opts))
 
-    def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> _Work:
-        return self._run("send", _bytes(tensors), tensors, [])
-
-    def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> _Work:
-        return self._run("recv", _bytes(tensors), [], tensors)
+        flat = [tensor for parts in inputs for tensor in parts]
+        return self._run("scatter", _bytes(outputs) * self._size, flat, outputs, values)
 
     def barrier(self, opts: Any = None) -> _Work:
-        return self._run("all_reduce", 8, [], [])
+        return self._run("all_reduce", 8, [], [], lambda given, results: self._exchange.barrier())
+
+    # -- point to point
+
+    def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> _Work:
+        event, leaves, duration = self._account("send", _bytes(tensors), tensors, [])
+        transfer = None
+        if has_bytes(tensors[0]):
+            transfer = self._exchange.send(tensors[0], destination, tag, leaves - duration)
+        return _Work([], event) if transfer is None else _TransferWork([], event, transfer, duration)
+
+    def recv(self, tensors: list[torch.Tensor], source: int | None, tag: int = 0) -> _Work:
+        transfer = self._exchange.receive(tensors[0], source, tag) if has_bytes(tensors[0]) else None
+        event, _, duration = self._account("recv", _bytes(tensors), [], tensors)
+        return (
+            _Work(tensors, event) if transfer is None else _TransferWork(tensors, event, transfer, duration)
+        )
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> _Work:
+        return self.recv(tensors, None, tag)
 
     # -- how
 
-    def _reduce_equal(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> None:
-        """The reduction over ranks that all hold `given`."""
-        if not _has_bytes(output):
-            return
-        op = getattr(opts, "reduceOp", _ReduceOp.SUM)
-        if output.data_ptr() != given.data_ptr() if _has_bytes(given) else True:
-            output.copy_(given)
-        if op == _ReduceOp.SUM and output.dtype is not torch.bool:
-            output.mul_(self._size)
-
     def _run(
-        self, kind: str, payload: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+        self,
+        kind: str,
+        payload: int,
+        inputs: Tensors,
+        outputs: Tensors,
+        values: Callable[[Tensors, Tensors], None],
     ) -> _Work:
+        """Exchanges values, then puts the collective on the clock: no member's begins before the last
+        arrives.
+        """
+        if all(map(has_bytes, (*inputs, *outputs))):
+            with host_memory(inputs, written=False) as given, host_memory(outputs, written=True) as results:
+                values(given, results)
+        event, _, _ = self._account(kind, payload, inputs, outputs, together=True)
+        return _Work(list(outputs), event)
+
+    def _account(
+        self, kind: str, payload: int, inputs: Tensors, outputs: Tensors, together: bool = False
+    ) -> tuple[torch.Event | None, int, int]:
+        """(event at its end, end in ns of virtual time, duration in ns) of an operation on the group's
+        stream.
+        """
         tensors = [t for t in (*inputs, *outputs) if t.device.type == "neuron"]
-        results = list(outputs)
         if not tensors and (inputs or outputs):
-            # of host tensors: by the hosts' network, which takes none of the device's time
-            return _Work(results, None)
+            return None, 0, 0  # host tensors go by the hosts' network, which takes none of the device's time
         index = tensors[0].device.index if tensors else _C.current_device()
-        current = torch.neuron.current_stream(index)
         stream = self._streams.get(index)
         if stream is None:
             stream = self._streams[index] = torch.neuron.Stream(device=index)
-        stream.wait_stream(current)
-        account = getattr(_C, "account_collective", None)
+        stream.wait_stream(torch.neuron.current_stream(index))
+        if together:
+            ready = max(_C.stream_time(index, stream.stream_id), _C.host_time())
+            _C.stream_wait_until(index, stream.stream_id, self._exchange.latest(ready))
         duration = self._duration(kind, payload)
-        if account is not None:
-            account(f"c10d::{kind}", index, stream.stream_id, duration, payload, list(inputs), results)
-        else:
-            _C.occupy(index, stream.stream_id, duration)
-        return _Work(results, stream.record_event())
+        _C.account_collective(
+            f"c10d::{kind}", index, stream.stream_id, duration, payload, list(inputs), list(outputs)
+        )
+        return stream.record_event(), _C.stream_time(index, stream.stream_id), duration
 
     def _duration(self, kind: str, payload: int) -> int:
         key = (kind, payload)
@@ -244,28 +307,28 @@ class FakeWorldGroup(_ProcessGroup):
         ranks = dist.distributed_c10d._world.pg_group_ranks.get(self)
         return sorted(ranks) if ranks else list(range(self._size))
 
+    def _split(self, tensor: torch.Tensor, sizes: list[int] | None = None) -> list[torch.Tensor]:
+        """One part per rank: of these sizes along the first dimension, or equal ones."""
+        return list(tensor.split(sizes) if sizes else tensor.tensor_split(self._size))
 
-def _bytes(tensors: Sequence[torch.Tensor]) -> int:
+
+def _bytes(tensors: Tensors) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _has_bytes(tensor: torch.Tensor) -> bool:
-    return tensor.device.type != "neuron" or _C.is_backed(tensor)
+def _reduction(options: Any) -> Any:
+    return getattr(options, "reduceOp", ReduceOp.SUM)
 
 
-def _give(output: torch.Tensor, given: torch.Tensor) -> None:
-    if _has_bytes(output) and output is not given:
-        output.copy_(given)
+def _root(options: Any) -> int:
+    return getattr(options, "rootRank", 0)
 
 
-def create_group(store: Any, rank: int, size: int, timeout: timedelta) -> FakeWorldGroup:
+def create_group(store: Any, rank: int, size: int, timeout: timedelta) -> NeuronGroup:
     """What c10d calls for backend "neuron"."""
     from opentrn.distributed import world
-    from opentrn.errors import UnimplementedError
+    from opentrn.distributed.gloo import GlooRanks
 
-    if world.active() is None:
-        raise UnimplementedError(
-            "backend 'neuron' has no several processes yet: it plays one rank of a fake world",
-            cure="use opentrn.distributed.fake_world(size) in a dry run, or backend 'gloo' with host tensors",
-        )
-    return FakeWorldGroup(rank, size)
+    torch.neuron.init()
+    fake = world.active() is not None
+    return NeuronGroup(rank, size, EqualRanks(rank, size) if fake else GlooRanks(store, rank, size, timeout))

@@ -29,12 +29,10 @@ class fake_world:
     """Context manager: c10d programs run as rank `rank` of `size`, whatever backend they name.
 
     The environment has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as
-    torchrun sets them;
-    LOCAL_RANK is 0, for one process drives one device. The default group exists inside;
-    `init_process_group` of the script
-    is answered with it. Collectives are modelled (opentrn.distributed.cost), overlap with computation on
-    their own stream,
-    and give what N ranks that hold this rank's values would give.
+    torchrun sets them; LOCAL_RANK is 0, for one process drives one device. The default group exists inside;
+    `init_process_group` of the script is answered with it. Collectives are modelled
+    (opentrn.distributed.cost), overlap with computation on their own stream, and give what N ranks that hold
+    this rank's values would give.
     """
 
     def __init__(self, size: int, rank: int = 0) -> None:
@@ -52,7 +50,7 @@ class fake_world:
                 "this process is already part of a world",
                 cure="destroy_process_group() first, or leave the fake world",
             )
-        _register()
+        torch.neuron.init()
         _active = self
         values = {
             "RANK": self.rank,
@@ -96,9 +94,3 @@ def _already_there(backend: str | None = None, *args: Any, **kwargs: Any) -> Non
             f"the script asks for a world of {world}, the fake world has {dist.get_world_size()}",
             cure="give the same number to both",
         )
-
-
-def _register() -> None:
-    if group.BACKEND not in dist.Backend.backend_list:
-        dist.Backend.register_backend(group.BACKEND, group.create_group, devices=["cpu", "neuron"])
-    torch.neuron.init()
