@@ -319,7 +319,6 @@ void SegmentAllocator::set_category(Block* block, Category category, int64_t tim
 
 void SegmentAllocator::start_log(int64_t time) {
   std::lock_guard<SpinLock> lock(mutex_);
-  if (logging_) return;
   logging_ = true;
   for (const auto& segment : segments_) {
     for (Block* block = segment->first; block; block = block->next) {

@@ -10,6 +10,8 @@ import pytest
 import torch
 from device_helpers import NEURON, run_script, succeeds
 
+from opentrn.device import memory_log
+
 MEBIBYTE = 1 << 20
 
 
@@ -183,6 +185,25 @@ def test_out_of_memory_at_the_share_of_the_core() -> None:
     with pytest.raises(torch.OutOfMemoryError, match="neuron:6"):
         torch.empty(total + 1, dtype=torch.uint8, device="neuron:6")
     assert issubclass(torch.neuron.OutOfMemoryError, RuntimeError)
+
+
+def test_history_beside_a_trace() -> None:
+    """A script that records its own history runs under `opentrn run`, which reads the same log."""
+    earlier = torch.ones(MEBIBYTE, device="neuron:4")
+    memory_log.start("trace", 4)
+    with torch.neuron.device(4):
+        torch.neuron.memory._record_memory_history(max_entries=3)
+        kept = [torch.ones(2 * MEBIBYTE, device="neuron:4") for _ in range(2)]
+        ours = torch.neuron.memory._snapshot()["device_traces"][4]
+        trace = memory_log.drain("trace", 4, stop=True)
+        kept.append(torch.ones(4 * MEBIBYTE, device="neuron:4"))
+        last = torch.neuron.memory._snapshot()["device_traces"][4]
+        torch.neuron.memory._record_memory_history(None)
+    assert trace is not None
+    for sizes in ([event["size"] for event in ours], trace["requested"].tolist()):
+        assert sizes == [earlier.nbytes, kept[0].nbytes, kept[1].nbytes]
+    assert [event["size"] for event in last] == [tensor.nbytes for tensor in kept]
+    assert memory_log.drain("trace", 4) is None
 
 
 def test_snapshot_in_the_visualisers_format(tmp_path: Path) -> None:

@@ -1,19 +1,22 @@
 """Device memory: statistics, summary, snapshots in PyTorch's memory-visualiser format.
 
 Counters are bytes of virtual HBM. reserved ≥ allocated ≥ active (here allocated = active: a freed block is
-reusable
-at once, for streams order virtual time and values are ready when an operator returns).
+reusable at once, for streams order virtual time and values are ready when an operator returns).
 """
 
 from __future__ import annotations
 
 import pickle
+import sys
+from collections import deque
 from typing import Any
 
-from opentrn.device import _C
+from opentrn.device import _C, memory_log
 from opentrn.device.index import resolve
 
-_history: dict[int, dict[str, Any]] = {}
+# The reader's name in the allocation log, and by device what it has read, as the visualiser's records.
+_HISTORY = "memory history"
+_history: dict[int, deque[dict[str, Any]]] = {}
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
@@ -186,18 +189,26 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 
 
 def _record_memory_history(
-    enabled: str | None = "all", *args: Any, device: Any = None, **kwargs: Any
+    enabled: str | None = "all",
+    context: str | None = "all",
+    stacks: str = "all",
+    max_entries: int = sys.maxsize,
+    device: Any = None,
+    clear_history: bool = False,
+    **ignored: Any,
 ) -> None:
-    """Starts (or with None stops) recording allocations and the Python frame of each, for snapshots and
-    OOM messages."""
+    """Starts (or with None stops) recording allocations and the Python frame of each, for snapshots and OOM
+    messages. The last `max_entries` events are kept; of `context` and `stacks` there is one kind.
+    """
     index = resolve(device, optional=True)
     _C.record_frames(enabled is not None)
     if enabled is None:
-        _C.memory_log_drain(index, True)
+        memory_log.drain(_HISTORY, index, stop=True)
         _history.pop(index, None)
-    else:
-        _C.memory_log_start(index)
-        _history[index] = {"events": []}
+        return
+    memory_log.start(_HISTORY, index)
+    before = () if clear_history else _history.get(index, ())
+    _history[index] = deque(before, maxlen=min(max_entries, 1 << 31))
 
 
 def _frames(text: str) -> list[dict[str, Any]]:
@@ -228,7 +239,9 @@ def _traces(index: int) -> list[dict[str, Any]]:
     history = _history.get(index)
     if history is None:
         return []
-    log = _C.memory_log_drain(index, False)
+    log = memory_log.drain(_HISTORY, index)
+    if log is None:
+        return list(history)
     names = trace_names()["frames"]
     action = {0: "alloc", 1: "free_completed"}
     for i in range(len(log["time"])):
@@ -236,7 +249,7 @@ def _traces(index: int) -> list[dict[str, Any]]:
         if event not in action:
             continue
         frame = int(log["frame"][i])
-        history["events"].append(
+        history.append(
             {
                 "action": action[event],
                 "addr": int(log["address"][i]),
@@ -246,7 +259,7 @@ def _traces(index: int) -> list[dict[str, Any]]:
                 "frames": _frames(names[frame]) if frame >= 0 else [],
             }
         )
-    return history["events"]
+    return list(history)
 
 
 def _snapshot(device: Any = None) -> dict[str, Any]:

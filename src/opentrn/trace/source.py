@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from opentrn.device import memory_log
 from opentrn.trace.memory import EVENT_COLUMNS
 from opentrn.trace.schema import CATEGORIES
 
@@ -72,7 +73,7 @@ class DeviceSource:
     def memory_start(self) -> None:
         """Starts the allocation log of every device."""
         for index in range(self.device_count()):
-            self._device.memory_log_start(index)
+            memory_log.start(self, index)
 
     def memory_drain(self, stop: bool = False) -> dict[str, np.ndarray] | None:
         """Allocation events since the last drain (EVENT_COLUMNS), in order for each device; None without
@@ -80,8 +81,8 @@ class DeviceSource:
         parts = []
         for index in range(self.device_count()):
             if stop or self.totals(index)["operators"]:
-                log = self._device.memory_log_drain(index, stop)
-                if len(log["time"]):
+                log = memory_log.drain(self, index, stop)
+                if log is not None:
                     parts.append(log)
         if not parts:
             return None
