@@ -51,6 +51,17 @@ def test_training_equals_one_process(results, way):
     assert weights == weights[:1] * workers.WORLD
 
 
+def test_a_group_bound_to_a_device():
+    script = """
+        import torch, torch.distributed as dist
+        dist.init_process_group("neuron", store=dist.HashStore(), rank=0, world_size=1,
+                                device_id=torch.device("neuron", 0))
+        dist.barrier()
+        dist.destroy_process_group()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=100)
+
+
 CUDA_SCRIPT = """
     import os, torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel

@@ -95,7 +95,12 @@ class NeuronGroup(_ProcessGroup):
         self._durations: dict[tuple[str, int], int] = {}
         self._span: Any = None
 
-    # -- what c10d asks of a group
+    # -- what c10d asks of a group, and of its backend for one device, which is the group itself
+
+    supports_splitting = supports_coalescing = supports_tensor_alloc = False
+
+    def _get_backend(self, device: torch.device) -> NeuronGroup:
+        return self
 
     def size(self) -> int:
         return self._size
