@@ -239,3 +239,10 @@ def test_interrupt(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert "KeyboardInterrupt" in errors and process.returncode in (1, 130, -signal.SIGINT)
+
+
+def test_inductor_is_refused_by_name() -> None:
+    compiled = torch.compile(lambda x: x.sin() + 1)
+    with pytest.raises(Exception, match=r'generates no code for neuron\n.*backend="aot_eager"'):
+        compiled(torch.ones(2, device=NEURON))
+    assert torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(2, device=NEURON)).tolist() == [2, 2]

@@ -1,9 +1,8 @@
 """Named patches of PyTorch and of libraries that know only the devices they list. Each says why and what
 it changes.
 
-A patch is one function in one file; `PATCHES` is the whole list. A patch that waits for a module is
-applied when that
-module is imported, so that `import torch` does not pay for it.
+A patch is one function in one file; `PATCHES` is the whole list. A patch that waits for a module is applied
+when that module is imported, so that `import torch` does not pay for it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from opentrn.compat import (
     flex_attention,
     flop_counter,
     hugging_face,
-    kernels,
+    inductor,
     profiler,
     safetensors,
 )
@@ -29,6 +28,7 @@ from opentrn.compat import (
 PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch.autograd.graph": autograd.stay_on_the_calling_thread,
     "torch.nn.attention.flex_attention": flex_attention.accept_device,
+    "torch._inductor.compile_fx": inductor.refuse_device,
     "torch.autograd.profiler": profiler.mark_operators,
     "torch._tensor": dlpack.name_device,
     "torch._dynamo.trace_rules": kernels.do_not_trace,

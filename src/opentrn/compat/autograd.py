@@ -2,8 +2,7 @@
 caller's.
 
 The virtual clock, dry runs and Python frames are per thread, so the device turns autograd's multithreading
-off in each
-thread that runs an operator. Two things are left to do from Python.
+off in each thread that runs an operator. Two things are left to do from Python.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ import torch
 def start_without_device_threads() -> None:
     """Starts autograd's engine before the device is registered, so that it makes no thread per device.
 
-    With such threads even a CPU-only program could not call backward in a forked child after having called
-    it in the
-    parent, and the interpreter could abort at exit. A PyTorch built for another accelerator keeps that
+    With such threads even a CPU-only program could not call backward in a forked child after having called it
+    in the parent, and the interpreter could abort at exit. A PyTorch built for another accelerator keeps that
     one's threads.
     """
     if (

@@ -1,8 +1,7 @@
 """`torch.profiler` gives a device no time of its own unless the device brings a Kineto plug-in (torch 2.13).
 
 Its other way, markers around each operator, reads the virtual clock through the profiler stubs; this patch
-chooses it
-for neuron. Each operator's device time is then in `key_averages()` and in the events' kernels.
+chooses it for neuron. Each operator's device time is then in `key_averages()` and in the events' kernels.
 """
 
 from __future__ import annotations
