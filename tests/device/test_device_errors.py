@@ -245,4 +245,5 @@ def test_inductor_is_refused_by_name() -> None:
     compiled = torch.compile(lambda x: x.sin() + 1)
     with pytest.raises(Exception, match=r'generates no code for neuron\n.*backend="aot_eager"'):
         compiled(torch.ones(2, device=NEURON))
-    assert torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(2, device=NEURON)).tolist() == [2, 2]
+    compiled = torch.compile(lambda x: x + 1, backend="aot_eager")
+    assert compiled(torch.ones(2, device=NEURON)).tolist() == [2, 2]

@@ -20,6 +20,7 @@ from opentrn.compat import (
     flop_counter,
     hugging_face,
     inductor,
+    kernels,
     profiler,
     safetensors,
 )

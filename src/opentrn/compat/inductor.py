@@ -25,7 +25,7 @@ def refuse_device(module: ModuleType) -> None:
         if any(tensor.device.type == "neuron" for tensor in tensors):
             raise UnsupportedError(
                 "Inductor, torch.compile's default backend, generates no code for neuron",
-                cure='torch.compile(..., backend="aot_eager") captures the same graphs and runs them by operator',
+                cure='torch.compile(..., backend="aot_eager") runs the same graphs operator by operator',
             )
         return original(graph, example_inputs, *args, **kwargs)
 
