@@ -11,6 +11,7 @@ from typing import Any
 from opentrn.errors import ConfigurationError
 from opentrn.nki import target
 from opentrn.nki.classic.grid import launch_of
+from opentrn.nki.classic.mask_logic import with_mask_logic
 from opentrn.nki.classic.tile import Tile, flush
 from opentrn.nki.kernel import Kernel, call, run
 from opentrn.nki.timing import BenchmarkResult
@@ -26,9 +27,9 @@ class ClassicKernel(Kernel):
     def __init__(
         self, func: Callable[..., Any], grid: Any = None, options: dict[str, Any] | None = None
     ) -> None:
-        super().__init__(func, grid, options)
+        super().__init__(with_mask_logic(func), grid, options)
         if self.options.get("mode") == "simulation":
-            self.func = _with_stored_results(func)
+            self.func = _with_stored_results(self.func)
         self._shared = self.options.setdefault("_shared", {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -118,7 +118,7 @@ def index_view(view: NkiTensor, items: list[Any]) -> NkiTensor:
     if any(isinstance(item, Index) for item in items):
         return _advanced(view, items)
     offset = view.offset
-    steps, counts = [], []
+    kept: list[tuple[int, int, bool]] = []  # step, count, whether an integer chose it
     for axis, item in enumerate(items):
         step, size = view._steps[axis], view._counts[axis]
         if isinstance(item, (int, np.integer)):
@@ -128,14 +128,18 @@ def index_view(view: NkiTensor, items: list[Any]) -> NkiTensor:
                     f"{view.name}: index {item} is outside dimension {axis} of shape {view.shape}"
                 )
             offset = offset + index * step
+            kept.append((step, 1, True))
             continue
         start, length, stride = _range_of(item, size)
         offset = offset + start * step
-        steps.append(step * stride)
-        counts.append(length)
-    if not counts:
-        steps, counts = [1], [1]
-    return NkiTensor(view._storage, view.dtype, offset, tuple(steps), tuple(counts))
+        kept.append((step * stride, length, False))
+    # An integer drops its dimension; a tile on chip keeps at least two.
+    least = 2 if view._storage.on_chip else 1
+    for place in reversed(range(len(kept))):
+        if len(kept) > least and kept[place][2]:
+            del kept[place]
+    steps = tuple(1 if chosen and not view._storage.on_chip else step for step, _, chosen in kept)
+    return NkiTensor(view._storage, view.dtype, offset, steps, tuple(count for _, count, _ in kept))
 
 
 def _range_of(item: Any, size: int) -> tuple[int, int, int]:
