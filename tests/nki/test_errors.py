@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 import nki.isa as nisa
 import nki.language as nl
@@ -13,6 +14,7 @@ import nki
 from opentrn.errors import (
     CapacityError,
     ConfigurationError,
+    CorruptFileError,
     OpenTRNError,
     OutOfBoundsError,
     UndefinedBehaviourError,
@@ -67,19 +69,45 @@ def test_race_between_the_cores():
     np.testing.assert_array_equal(nki.simulate(kernel[2])(x), x)
 
 
-def test_overlapping_addresses_alias():
+@nki.jit
+def overlapping(x, read_second=False):
+    out = nl.ndarray((128, 64), x.dtype, nl.shared_hbm)
+    first = nl.ndarray((128, 64), x.dtype, nl.sbuf, name="first", address=(0, 1024))
+    second = nl.ndarray((128, 64), x.dtype, nl.sbuf, name="second", address=(0, 1024 + 32 * 4))
+    nisa.dma_copy(dst=first, src=x[:, 0:64])
+    nisa.memset(second, 5.0)
+    nisa.dma_copy(dst=out, src=second if read_second else first)
+    return out
+
+
+def test_an_overlapping_address_is_caught():
+    with pytest.raises(
+        UndefinedBehaviourError, match=r"'first' is read where 'second'.*bytes 1152 to 1279"
+    ) as caught:
+        nki.simulate(overlapping)(X)
+    assert line_of(caught.value)
+    relaxed = nki.simulate(overlapping, check=False)(X)
+    assert (relaxed[:, :32] == 1).all() and (relaxed[:, 32:] == 5).all(), "pinned tensors alias"
+    assert (nki.simulate(overlapping)(X, read_second=True) == 5).all(), "reuse of an address is no mistake"
+
+
+def test_an_address_may_be_used_again():
     @nki.jit
     def kernel(x):
-        out = nl.ndarray((128, 64), x.dtype, nl.shared_hbm)
-        first = nl.ndarray((128, 64), x.dtype, nl.sbuf, address=(0, 1024))
-        second = nl.ndarray((128, 64), x.dtype, nl.sbuf, address=(0, 1024 + 32 * 4))
-        nisa.dma_copy(dst=first, src=x[:, 0:64])
-        nisa.memset(second, 5.0)
-        nisa.dma_copy(dst=out, src=first)
+        out = nl.ndarray((4, 128, 64), x.dtype, nl.shared_hbm)
+        for i in range(4):
+            tile = nl.ndarray((128, 64), x.dtype, nl.sbuf, address=(0, 512))
+            other = nl.ndarray((128, 64), x.dtype, nl.sbuf, address=(0, 768))
+            nisa.dma_copy(dst=tile, src=x[:, i * 64 : (i + 1) * 64])
+            nisa.tensor_scalar(other, tile, nl.add, 1.0)
+            nisa.dma_copy(dst=out[i], src=other)
+            nisa.memset(tile[:, 0:8], 0.0)
+            nisa.tensor_copy(other[:, 0:8], tile[:, 0:8])
         return out
 
-    result = nki.simulate(kernel)(X)
-    assert (result[:, :32] == 1).all() and (result[:, 32:] == 5).all()
+    x = np.arange(128 * 256, dtype=np.float32).reshape(128, 256)
+    expected = x.reshape(128, 4, 64).transpose(1, 0, 2) + 1
+    np.testing.assert_array_equal(nki.simulate(kernel)(x), expected)
 
 
 def test_off_by_one_in_a_loop_bound():
@@ -184,6 +212,58 @@ def test_a_kernel_that_never_ends_can_be_stopped():
 
     with pytest.raises(UndefinedBehaviourError):
         nki.simulate(kernel, step_limit=20_000)(X)
+
+
+@nki.jit
+def endless(x):
+    out, tile = nl.ndarray(x.shape, x.dtype, nl.shared_hbm), nl.load(x)
+    forever = nisa.register_alloc(1)
+    while forever:
+        nisa.tensor_scalar(tile[:, 0:1], tile[:, 0:1], nl.multiply, 1.0)
+    nl.store(out, tile)
+    return out
+
+
+def test_ctrl_c_stops_a_kernel_that_never_ends():
+    def interrupt(signum, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            nki.simulate(endless)(X)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    np.testing.assert_array_equal(nki.simulate(overlapping, check=False)(X)[:, 0], 1)
+
+
+def test_python_that_never_ends_is_bounded(monkeypatch):
+    from opentrn.nki import tracing
+
+    @nki.jit
+    def kernel(x):
+        tile = nl.load(x)
+        while True:
+            nisa.tensor_scalar(tile, tile, nl.multiply, 1.0)
+
+    monkeypatch.setattr(tracing, "MOST_INSTRUCTIONS", 1000)
+    with pytest.raises(UndefinedBehaviourError, match="1,000 instructions and goes on") as caught:
+        nki.simulate(kernel)(X)
+    assert line_of(caught.value)
+
+
+def test_a_corrupt_program_file(tmp_path):
+    from opentrn.core.program import Program
+    from opentrn.nki.traced import trace
+
+    traced, _ = trace(overlapping.func, None, (X,), {}, capacity=False)
+    data = bytearray(traced.program.to_bytes())
+    assert Program.from_bytes(bytes(data)).to_bytes() == bytes(data)
+    for damaged in (data[:-7], bytes(data[:40]) + bytes([data[40] ^ 1]) + bytes(data[41:]), b"", b"program"):
+        with pytest.raises(CorruptFileError):
+            Program.from_bytes(bytes(damaged))
 
 
 def test_wrong_arguments():

@@ -110,3 +110,30 @@ def test_unrolled_loops_fold_so_that_programs_stay_small():
     # Eight times the instructions: the program grows by its distinct parts only.
     assert sizes[1] < 2 * sizes[0], sizes
     assert seconds[1] < 12 * seconds[0] + 0.5, seconds
+
+
+@nki.jit
+def loop_bound_from_memory(x, count):
+    out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+    tile, bound = nl.load(x), nl.ndarray((1, 1), nl.int32, nl.sbuf)
+    times, dead = nisa.register_alloc(), nisa.register_alloc()
+    nisa.dma_copy(dst=bound, src=count)
+    nisa.register_move(dead, 0)  # nothing reads it
+    nisa.register_load(times, bound)
+    for _ in nl.dynamic_range(0, times):
+        nisa.tensor_scalar(tile, tile, nl.add, 1.0)
+    nl.store(out, tile)
+    return out
+
+
+def test_a_register_load_waits_for_the_dma_that_fills_its_tile():
+    """Whatever dead instruction stands between them: edges are derived from the data, not carried by
+    instructions."""
+    x = np.zeros((4, 8), np.float32)
+    for count in (0, 3):
+        assert (nki.simulate(loop_bound_from_memory)(x, np.array([[count]], np.int32)) == count).all()
+    traced, _ = trace(loop_bound_from_memory.func, None, (x, np.zeros((1, 1), np.int32)), {})
+    intervals = traced.recorded.intervals
+    names = [traced.program.tables()["instructions"][index][0] for index in intervals["instruction"]]
+    filled = intervals["end_ns"][names.index("dma_copy", names.index("dma_copy") + 1)]
+    assert intervals["start_ns"][names.index("register_load")] >= filled

@@ -77,6 +77,7 @@ class Storage:
     __slots__ = (
         "address",
         "buffer",
+        "core",
         "dtype",
         "key",
         "name",
@@ -102,6 +103,7 @@ class Storage:
         self.key: Any = None
         self.owner: Any = None
         self.address: Any = None
+        self.core = 0
         self.where: Any = None
         self.program_name = ""
         self.zero_pending = False  # classic PSUM zeros: written when something but a matmul reads it

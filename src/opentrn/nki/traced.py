@@ -36,6 +36,7 @@ from opentrn.nki.arguments import (
 )
 from opentrn.nki.dtypes import name_of
 from opentrn.nki.enums import MemoryRegion
+from opentrn.nki.overlap import PinnedTensors
 from opentrn.nki.tensor import NkiTensor
 from opentrn.nki.tracing import Tracer
 
@@ -146,7 +147,7 @@ class Call:
     dialect: Dialect
     rank: int = 0
     world: int = 1
-    capacity: bool = True
+    capacity: bool = True  # checked: automatic tensors fit SBUF, pinned ones are not read where overwritten
     values: bool = True  # False: the arrays are placeholders, and the kernel may not look into them
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -213,6 +214,7 @@ class Call:
             self.chip, launch.cores, len(launch.sizes), name_of_kernel(self.function), self.rank, self.world
         )
         tracer.grid, tracer.values_known = launch.sizes, self.values
+        tracer.pinned = PinnedTensors() if self.capacity else None
         shared = launch.cores > 1 or self.dialect.shared_inputs
         region = MemoryRegion.shared_hbm if shared else MemoryRegion.private_hbm
         tensors: dict[str, NkiTensor] = {}

@@ -16,16 +16,24 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.errors import ConfigurationError, OutOfBoundsError, UnsupportedError
+from opentrn.errors import (
+    ConfigurationError,
+    OutOfBoundsError,
+    UndefinedBehaviourError,
+    UnsupportedError,
+)
 from opentrn.nki import engine_hook
 from opentrn.nki.affine import Affine, Symbol
 from opentrn.nki.dtypes import ITEMSIZE, name_of
 from opentrn.nki.enums import MemoryRegion, nc_version
+from opentrn.nki.overlap import PinnedTensors
 from opentrn.nki.tensor import NkiTensor, Storage, whole_view
 
 _PACKAGE = str(Path(__file__).parent)
 _local = threading.local()
 PARTITIONS = 128
+# A kernel that records more is taken for endless: the largest public ones have a few hundred thousand.
+MOST_INSTRUCTIONS = 20_000_000
 
 
 def active() -> Tracer:
@@ -73,6 +81,8 @@ class Tracer:
         self.pending: Any = None  # the classic operation that is held back
         self.peeks = 0
         self.values_known = True  # False: the arguments are placeholders without values
+        self.instructions = 0
+        self.pinned: PinnedTensors | None = None  # follows overlapping addresses in checked calls
         self.loop_count = 0
         self.loop_sums: dict[Any, Any] = {}
         self.loop_placements: list[Any] = []
@@ -139,6 +149,13 @@ class Tracer:
     # -- where we are ------------------------------------------------------------------------------------
     def locate(self) -> None:
         """Tell the builder the user's line: the innermost frame outside of this package."""
+        self.instructions += 1
+        if self.instructions > MOST_INSTRUCTIONS:
+            raise UndefinedBehaviourError(
+                f"a kernel has recorded {MOST_INSTRUCTIONS:,} instructions and goes on",
+                where=self.where,
+                cure="let its Python loops end, or use nl.dynamic_range, which stays one loop",
+            )
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
             frame = frame.f_back
@@ -259,6 +276,8 @@ class Tracer:
         if type(tensor) is not NkiTensor:
             tensor = self._as_tensor(tensor)
         storage = tensor._storage
+        if storage.address is not None and self.pinned is not None:
+            self.pinned.read(tensor, self.where)
         if (
             tensor.whole
             and tensor._counts is storage.shape
@@ -272,8 +291,11 @@ class Tracer:
         """As `read`, for a destination."""
         if type(tensor) is not NkiTensor:
             tensor = self._as_tensor(tensor)
-        if not tensor._storage.on_chip:
-            self.written.add(tensor._storage)
+        storage = tensor._storage
+        if not storage.on_chip:
+            self.written.add(storage)
+        elif storage.address is not None and self.pinned is not None:
+            self.pinned.write(tensor, self.core, self.where)
         return self._access(tensor)
 
     def _as_tensor(self, value: Any) -> NkiTensor:
