@@ -58,6 +58,7 @@ void put(Core& core, const Tile& t, std::vector<u8>& bytes) {
 Call call_of(Core& core) { return Call(core, core.plan().instructions[core.current]); }
 
 void finish_wait(Core& core) {
+  if (!core.rewrites.empty()) settle_rewrites(core);
   core.wait = Wait::none;
   ++core.at;
 }

@@ -87,6 +87,7 @@ Rank::Rank(const Plan& p, int i, int n, const Options& o) : plan(p), index(i), r
         for (int k = 0; k < 2; ++k) {
           h->read_by[k] = Pages(bytes / 8 + 8);
           h->written_by[k] = Pages(bytes / 8 + 8);
+          h->own[k] = Pages(bytes / 8 + 8);
         }
       hbm[b][c] = std::move(h);
     }
@@ -233,16 +234,97 @@ Tile Core::resolve(i32 id, const char* operand, bool allow_outside, bool merge) 
 
 // ------------------------------------------------------------------------------------------------ races between cores
 
+namespace {
+
+bool bit(const u8* bits, u64 at) { return bits[at / 8] >> (at % 8) & 1; }
+
+bool any_bit(const u8* bits, u64 at, u64 n) {
+  for (u64 i = at; i < at + n;) {
+    if (i % 8 == 0 && i + 8 <= at + n) {
+      if (bits[i / 8]) return true;
+      i += 8;
+    } else {
+      if (bit(bits, i)) return true;
+      ++i;
+    }
+  }
+  return false;
+}
+
+// f(first byte within the buffer, bytes) for every contiguous piece of an HBM tile.
+template <class F>
+void each_range(const HbmBuffer& h, const Tile& t, F&& f) {
+  for (i64 p = 0; p < t.partitions; ++p) {
+    if (t.rows && (*t.rows)[p] == Tile::absent) continue;
+    for_runs(t, t.row(p), 0, t.elements, [&](u8* to, i64 step, i64 n, i64) {
+      const u64 at = u64(to - h.region.base);
+      if (step == t.bytes)
+        f(at, u64(n * t.bytes));
+      else
+        for (i64 k = 0; k < n; ++k) f(at + k * step, u64(t.bytes));
+    });
+  }
+}
+
+Region bits_of(const HbmBuffer& h, const Pages& bits) { return {h.region.base, h.region.size, bits.data(), true}; }
+
+void note_read(Core& core, HbmBuffer& h, const Tile& t) {
+  const Region read = bits_of(h, h.read_by[core.index]);
+  h.last_reader[core.index] = core.current;
+  if (h.last_writer[core.index] < 0) {
+    each_range(h, t, [&](u64 at, u64 n) { mark_written(read, at, n); });
+    return;
+  }
+  const u8* own = h.own[core.index].data();
+  each_range(h, t, [&](u64 at, u64 n) {
+    if (!any_bit(own, at, n)) return mark_written(read, at, n);
+    for (u64 i = at; i < at + n; ++i)
+      if (!bit(own, i)) mark_written(read, i, 1);
+  });
+}
+
+void note_write(Core& core, HbmBuffer& h, const Tile& t) {
+  const int other = 1 - core.index;
+  const bool shared = h.last_writer[other] >= 0;
+  const Region written = bits_of(h, h.written_by[core.index]), own = bits_of(h, h.own[core.index]);
+  h.last_writer[core.index] = core.current;
+  each_range(h, t, [&](u64 at, u64 n) {
+    if (shared && any_bit(h.own[other].data(), at, n))
+      core.rewrites.push_back({&h, at, {h.region.base + at, h.region.base + at + n}});
+    mark_written(written, at, n);
+    mark_written(own, at, n);
+  });
+}
+
+}  // namespace
+
+void settle_rewrites(Core& core) {
+  const int other = 1 - core.index;
+  for (const Core::Rewrite& r : core.rewrites) {
+    HbmBuffer& h = *r.memory;
+    for (u64 i = r.at; i < r.at + r.before.size(); ++i) {
+      if (!bit(h.own[other].data(), i)) continue;
+      const bool agree =
+          h.region.base[i] == r.before[i - r.at] && !bit(h.read_by[0].data(), i) && !bit(h.read_by[1].data(), i);
+      if (agree) {
+        mark_unwritten(bits_of(h, h.written_by[core.index]), i, 1);
+        mark_unwritten(bits_of(h, h.written_by[other]), i, 1);
+      } else {
+        mark_written(bits_of(h, h.written_by[other]), i, 1);
+      }
+    }
+  }
+  core.rewrites.clear();
+}
+
 void note_hbm(Core& core, const Tile& t, bool write) {
   if (t.space != Space::hbm || core.rank.cores.size() < 2) return;
   HbmBuffer& h = core.rank.memory_of(t.buffer, core.index);
   if (!h.read_by[0].data()) return;
-  Region shadow{h.region.base, h.region.size, (write ? h.written_by : h.read_by)[core.index].data(), true};
-  Tile marked = t;
-  marked.region = &shadow;
-  for (i64 p = 0; p < t.partitions; ++p)
-    if (!t.rows || (*t.rows)[p] != Tile::absent) mark_row(marked, p, 0, t.elements);
-  (write ? h.last_writer : h.last_reader)[core.index] = core.current;
+  if (write)
+    note_write(core, h, t);
+  else
+    note_read(core, h, t);
 }
 
 void check_race(Rank& rank) {
@@ -250,6 +332,7 @@ void check_race(Rank& rank) {
   for (auto& copies : rank.hbm) {
     if (!copies[0] || !copies[0]->read_by[0].data()) continue;
     HbmBuffer& h = *copies[0];
+    if (h.last_writer[0] < 0 && h.last_writer[1] < 0 && h.last_reader[0] < 0 && h.last_reader[1] < 0) continue;
     if (h.last_writer[0] >= 0 || h.last_writer[1] >= 0) {
       const u8 *r0 = h.read_by[0].data(), *r1 = h.read_by[1].data(), *w0 = h.written_by[0].data(),
                *w1 = h.written_by[1].data();
@@ -275,6 +358,7 @@ void check_race(Rank& rank) {
     for (int k = 0; k < 2; ++k) {
       std::memset(h.read_by[k].data(), 0, h.read_by[k].size());
       std::memset(h.written_by[k].data(), 0, h.written_by[k].size());
+      std::memset(h.own[k].data(), 0, h.own[k].size());
       h.last_reader[k] = h.last_writer[k] = -1;
     }
   }
@@ -376,6 +460,7 @@ void run_steps(Core& core, std::size_t end) {
       try {
         core.rows_used_ = 0;
         execute_instruction(core, i);
+        if (!core.rewrites.empty()) settle_rewrites(core);
       } catch (const Error& e) {
         if (!core.affine.empty() && e.category == Category::undefined_behaviour && e.where.empty() &&
             std::string(e.what()).find("nothing has written") != std::string::npos)

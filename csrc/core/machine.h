@@ -23,8 +23,10 @@ struct Options {
 struct HbmBuffer {
   Pages pages, bits;
   Region region;
-  // Accesses of each core since the last barrier, one bit per byte (two-core programs only).
-  Pages read_by[2], written_by[2];
+  // Accesses of each core since the last barrier, one bit per byte (two-core programs only). `own`: the core wrote the
+  // byte. `written_by`: the same, but for bytes to which both cores gave one value. `read_by`: the core read the byte
+  // without having written it.
+  Pages read_by[2], written_by[2], own[2];
   i32 last_reader[2] = {-1, -1}, last_writer[2] = {-1, -1};
 };
 
@@ -70,6 +72,14 @@ struct Core {
   Tile resolve(i32 access, const char* operand, bool allow_outside = false, bool merge = true);
   i64 quantity(const Quantity& q) const { return plan().value(q, slots.data()); }
 
+  // What the instruction being executed overwrites that the other core wrote since the last barrier.
+  struct Rewrite {
+    HbmBuffer* memory;
+    u64 at;
+    std::vector<u8> before;
+  };
+  std::vector<Rewrite> rewrites;
+
   // Row tables of indirect tiles of the instruction being executed.
   std::vector<std::unique_ptr<std::vector<i64>>> row_pool_;
   std::size_t rows_used_ = 0;
@@ -96,7 +106,11 @@ void run_steps(Core& core, std::size_t end);
 [[noreturn]] void rethrow_with_place(Core& core, const Error& e);
 void fill_unwritten(u8* at, u64 bytes,
                     Dtype dtype);  // what memory holds when uninitialised reads are allowed: NaN, or 4
+// Notes an access for the race check; for a write, before it happens.
 void note_hbm(Core& core, const Tile& t, bool write);
+// After a write: bytes that got the value which the other core had given them are no race, whoever comes first; a core
+// that wrote a byte may then read it.
+void settle_rewrites(Core& core);
 void check_race(Rank& rank);
 
 }  // namespace core

@@ -29,6 +29,7 @@ void tensor_begin(Call& c) {
 void memset_tile(Call& c) {
   const Tile t = c.tile(0);
   const double value = c.number(1);
+  if (t.space == Space::hbm) note_hbm(c.core, t, true);
   if (is_packed(t.dtype)) {
     if (value != 0) fail(Category::unsupported, "memset of a packed type takes 0 only");
     for (i64 p = 0; p < t.partitions; ++p) {
@@ -55,7 +56,6 @@ void memset_tile(Call& c) {
       else
         write_floats(t, p, s, m, floats);
     }
-  if (t.space == Space::hbm) note_hbm(c.core, t, true);
 }
 
 void iota(Call& c) {

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
 
 from opentrn.errors import ConfigurationError
-from opentrn.quality.nki_suite import command_line, detect, summarise
+from opentrn.quality.kernels import results as outcomes
+from opentrn.quality.kernels.suites import detect
+from opentrn.quality.nki_suite import command_line
 
 TEST = """
+import os
 import numpy as np
 import pytest
 import neuronxcc.nki as nki
@@ -25,7 +29,7 @@ def double(x):
     return out
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("n", [8, 16, 32, 64])
+@pytest.mark.parametrize("n", [8, 16, 32, 64, 4096])
 def test_double(n):
     x = np.ones((128, n), np.float32)
     assert (nki.simulate_kernel(double, x) == 2).all()
@@ -33,6 +37,25 @@ def test_double(n):
 @pytest.mark.simulation
 def test_wrong():
     assert (nki.simulate_kernel(double, np.ones((128, 8), np.float32)) == 3).all()
+
+@pytest.mark.simulation
+def test_endless():
+    while "TEST_ENDLESS" in os.environ:
+        pass
+
+@pytest.mark.simulation
+def test_fatal():
+    if "TEST_FATAL" in os.environ:
+        os.abort()
+
+@pytest.mark.simulation
+def test_not_here():
+    pytest.skip("no such chip")
+
+@pytest.mark.simulation
+@pytest.mark.xfail(strict=False)
+def test_expected_to_fail():
+    assert "TEST_FATAL" not in os.environ
 """
 
 CONFTEST = """
@@ -61,18 +84,61 @@ def run(checkout, *options):
     return done.exit_code, json.loads(done.output.strip().splitlines()[-1]), results
 
 
+def names(results):
+    return {case.split("::")[1] for case in outcomes.read(results)}
+
+
 def test_outcomes_are_stored_and_counted(checkout):
     code, summary, results = run(checkout)
-    assert code == 1
-    assert summary["outcomes"] == {"passed": 4, "failed": 1} and summary["share"] == 0.8
-    assert summary["suite"] == "nki-samples"
+    assert code == 1 and summary["missed"] == ["test/unit/test_double.py", "all"]
+    counts = summary["files"]["test/unit/test_double.py"]
+    assert (counts["passed"], counts["failed"], counts["skipped"]) == (7, 1, 1)
+    assert counts["positive"] == 5 and counts["large"] == 0
+    assert summary["share"] == 7 / 8 and summary["suite"] == "nki-samples"
     assert "test_wrong" in summary["failures"][0]["case"]
-    assert summarise(results)["files"]["test_double.py"]["passed"] == 4
+    assert summary["skips"] == {"Skipped: no such chip": 1}
+    row = outcomes.read(results)["test/unit/test_double.py::test_double[8]"]
+    assert row["kind"] == "positive" and row["processor_seconds"] > 0
 
 
-def test_a_sample_takes_cases_evenly(checkout):
-    code, summary, _ = run(checkout, "--sample", "2")
-    assert summary["cases"] == 2 and code == 0
+def test_a_process_that_dies_and_a_case_without_end_cost_one_case_each(checkout, monkeypatch):
+    monkeypatch.setenv("TEST_FATAL", "1")
+    monkeypatch.setenv("TEST_ENDLESS", "1")
+    _, summary, results = run(checkout, "--timeout", "1", "--large", "include")
+    got = {case.split("::")[1]: row["outcome"] for case, row in outcomes.read(results).items()}
+    assert got["test_fatal"] == "crashed" and got["test_endless"] == "timeout"
+    assert got["test_double[4096]"] == "passed" and summary["large"] == 1
+    assert got["test_expected_to_fail"] == "failed"  # a mark that allows failure does not make it a pass
+    assert len(got) == 10
+    monkeypatch.delenv("TEST_FATAL")
+    monkeypatch.delenv("TEST_ENDLESS")
+    before = os.stat(results).st_size
+    _, summary, _ = run(checkout, "--retry", "--large", "include")
+    assert summary["crashed"] == 0 and summary["timeout"] == 0 and summary["failed"] == 1
+    assert os.stat(results).st_size > before
+
+
+def test_a_larger_sample_contains_the_smaller(checkout):
+    _, _, results = run(checkout, "--sample", "3", "--seed", "5")
+    few = names(results)
+    rows = results.read_text().count("\n")
+    _, summary, _ = run(checkout, "--sample", "6", "--seed", "5", "--resume")
+    assert len(few) == 3 and few < names(results) and summary["cases"] == 6
+    assert results.read_text().count("\n") == 6 > rows  # what was there did not run again
+    _, _, _ = run(checkout, "--sample", "3", "--seed", "6")
+    assert names(results) != few
+
+
+def test_only_the_large_cases(checkout):
+    code, summary, _ = run(checkout, "--large", "only")
+    assert code == 0 and summary["large"] == summary["cases"] == 1
+
+
+def test_the_interval_of_a_share():
+    low, high = outcomes.interval(20, 20)
+    assert high == 1.0 and 0.83 < low < 0.85  # Wilson's: 20 / (20 + 1.96²)
+    low, high = outcomes.interval(10, 20)
+    assert low == pytest.approx(1 - high) and 0.29 < low < 0.31
 
 
 def test_an_unknown_directory_is_refused(tmp_path):

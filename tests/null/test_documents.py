@@ -35,8 +35,7 @@ def test_layout_names_files_that_exist():
 def test_every_variable_read_is_in_the_table():
     from opentrn.settings import VARIABLES
 
-    # The suite variables are set by a command for the processes it starts; no user sets them.
-    known = {variable.name for variable in VARIABLES} | {"OPENTRN_SUITE_RESULTS", "OPENTRN_SUITE_SAMPLE"}
+    known = {variable.name for variable in VARIABLES}
     for path in (ROOT / "src").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         for name in re.findall(r"environ(?:\.get\(|\[)\"((?:OPENTRN|NEURON|NKI)_[A-Z_]+)\"", text):

@@ -28,7 +28,7 @@ ALLOWED = {
     "src/opentrn/predict/plan.py": {"trn2"},  # the default instance
     # Targets that users of kernels and kernel suites type.
     "src/opentrn/cli/kernel_command.py": {"trn1", "trn2", "trn3"},
-    "src/opentrn/quality/nki_suite.py": {"trn2", "trn3"},
+    "src/opentrn/quality/nki_suite.py": {"trn2"},
     "src/opentrn/nki/suites/shims.py": {"trn2"},
     # Compiler targets are names that kernel authors type, in variables and in calls.
     "src/opentrn/nki/target.py": {"trn1", "trn1n", "trn2", "trn2n", "trn2u", "trn3", "trn3u", "inf2"},

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,6 +109,15 @@ def execute(
     words = {name: _plain(array) for name, array in arrays.items()}
     options["on_print"] = _printed(options.get("on_print"))
     return current().execute(program, words, check=check, **options)
+
+
+def execute_ranks(
+    programs: Sequence[Any], arrays: Sequence[dict[str, np.ndarray]], check: bool = True, **options: Any
+) -> list[dict[str, np.ndarray]]:
+    """As `execute`, for one program per rank."""
+    words = [{name: _plain(array) for name, array in given.items()} for given in arrays]
+    options["on_print"] = _printed(options.get("on_print"))
+    return current().execute_ranks(programs, words, check=check, **options)
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

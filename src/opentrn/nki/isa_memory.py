@@ -98,19 +98,20 @@ def sendrecv(
 
 
 def core_barrier(data: Any, cores: Any, engine: Any = engines.gpsimd, name: str | None = None) -> None:
-    """Wait for the other core of the logical core."""
+    """Wait for the other core of the logical core. cores: their numbers, or one number."""
     t = active()
     t.locate()
-    if t.lnc == 1 and len(tuple(cores)) > 1:
+    members = (cores,) if isinstance(cores, int) else tuple(cores)
+    if t.lnc == 1 and len(members) > 1:
         raise UnsupportedError(
-            f"core_barrier over cores {tuple(cores)} in a launch with one core",
+            f"core_barrier over cores {members} in a launch with one core",
             where=t.where,
             cure="launch with kernel[2], or skip the barrier when nl.num_programs() is 1",
         )
     t.emit(
         "core_barrier",
         data=None if data is None else t.read(data),
-        cores=tuple(int(c) for c in cores),
+        cores=tuple(int(c) for c in members),
         engine=member(engine, engines, "engine"),
         name=name,
     )

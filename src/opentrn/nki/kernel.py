@@ -7,7 +7,7 @@ program on the virtual core, and hands the results back in the kind of its argum
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,27 @@ def run(
     )
     values = engine_hook.execute(traced.program, arrays, **options)
     return collect_results(traced, values, arrays)
+
+
+def run_ranks(
+    function: Callable[..., Any],
+    grid: Any,
+    calls: Sequence[dict[str, Any]],
+    chip: str | None = None,
+    **options: Any,
+) -> list[Any]:
+    """Trace a kernel once per rank and run the ranks together, with collectives between them.
+
+    calls: the arguments of each rank, by name. Returns each rank's NumPy results. Options as for `run`.
+    """
+    world, capacity = len(calls), options.get("check", True)
+    traces = [trace(function, grid, (), call, chip, rank, world, capacity) for rank, call in enumerate(calls)]
+    values = engine_hook.execute_ranks(
+        [traced.program for traced, _ in traces], [arrays for _, arrays in traces], **options
+    )
+    return [
+        collect_results(traced, value, arrays) for (traced, arrays), value in zip(traces, values, strict=True)
+    ]
 
 
 class Kernel:
@@ -103,6 +124,15 @@ class Simulated:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return run(self.function, self.grid, args, kwargs, **self.options)
 
+    def ranks(self, calls: Sequence[dict[str, Any]]) -> list[Any]:
+        """Run the kernel on as many ranks as there are calls (arguments by name), joined by collectives.
+
+        Returns each rank's results. Raises ConfigurationError without a call.
+        """
+        if not calls:
+            raise ConfigurationError("no ranks to run", cure="pass the arguments of each rank")
+        return run_ranks(self.function, self.grid, calls, **self.options)
+
 
 def simulate(kernel: Any, **options: Any) -> Simulated:
     """A callable that runs a kernel on the virtual core.
@@ -125,4 +155,16 @@ def unwrap(kernel: Any) -> tuple[Callable[..., Any], Any]:
     return kernel, None
 
 
-__all__ = ["Kernel", "Simulated", "Traced", "call", "is_array", "jit", "run", "simulate", "trace", "unwrap"]
+__all__ = [
+    "Kernel",
+    "Simulated",
+    "Traced",
+    "call",
+    "is_array",
+    "jit",
+    "run",
+    "run_ranks",
+    "simulate",
+    "trace",
+    "unwrap",
+]

@@ -270,7 +270,8 @@ class NkiTensor(NKIObject):
         Not composable: any earlier slicing is discarded (from 0.5.0 on, ``offset=None`` starts at this
         view's own offset). `dtype` reinterprets the bytes; pattern and offset count elements of it.
         scalar_offset: a register or 1x1 tensor, scaled by the elements right of `indirect_dim`;
-        vector_offset: a column of row numbers, one per partition. Raises OutOfBoundsError, UnsupportedError.
+        vector_offset: a column of row numbers, one per partition. Raises UnsupportedError; an instruction
+        that uses a pattern which leaves the storage raises OutOfBoundsError.
         """
         storage = self._storage
         new_dtype = self.dtype if dtype is None else name_of(dtype)
@@ -284,7 +285,9 @@ class NkiTensor(NKIObject):
             raise OutOfBoundsError(f"{self.name}.ap(): the pattern {pattern} has an empty dimension")
         if storage.on_chip:
             width = storage.partition_bytes // ITEMSIZE[new_dtype]
-            if counts[0] > 1 and steps[0] != width:
+            if steps[0] != width and self._is_tile_of(steps[0], new_dtype):
+                offset = self._from_tile(offset, steps[0], width)
+            elif counts[0] > 1 and steps[0] != width:
                 raise UnsupportedError(
                     f"{self.name}.ap(): the partition step is {steps[0]}, but a partition holds "
                     f"{width} elements and engines read consecutive partitions",
@@ -306,36 +309,24 @@ class NkiTensor(NKIObject):
                 raise UnsupportedError(f"{self.name}.ap(): vector_offset works on indirect_dim=0 only")
             step = math.prod(self._counts[1:])
             indirect = Indirect("vector", vector_offset, step, 0, self._counts[0])
-        result = NkiTensor(storage, new_dtype, offset, steps, counts, indirect)
-        if indirect is None and type(offset) is int:
-            result.check_bounds("ap()")
-        return result
+        return NkiTensor(storage, new_dtype, offset, steps, counts, indirect)
 
-    def check_bounds(self, what: str) -> None:
-        """Raises OutOfBoundsError if any element lies outside the storage. Offsets are in elements."""
-        storage = self._storage
-        first = last = self.offset
-        for step, count in zip(self._steps, self._counts, strict=True):
-            if step > 0:
-                last += step * (count - 1)
-            else:
-                first += step * (count - 1)
-        limit = storage.partitions * storage.partition_bytes // ITEMSIZE[self.dtype]
-        if first < 0 or last >= limit:
-            raise OutOfBoundsError(
-                f"{self.name}.{what}: elements {first}…{last} are touched; shape {storage.shape} "
-                f"has {limit} elements of {self.dtype}",
-            )
-        if storage.on_chip and len(self._counts) > 1:
-            width = storage.partition_bytes // ITEMSIZE[self.dtype]
-            inside = self.offset % width
-            last = inside + sum(
-                s * (c - 1) for s, c in zip(self._steps[1:], self._counts[1:], strict=True) if s > 0
-            )
-            if last >= width:
-                raise OutOfBoundsError(
-                    f"{self.name}.{what}: element {last} of a partition is touched; it has {width}",
-                )
+    def _is_tile_of(self, partition_step: int, dtype: str) -> bool:
+        """Whether a partition step says that a pattern counts this view's elements, not the storage's.
+
+        The documentation of 0.3.0 refuses `.ap()` on a tile; nki-library relies on it for tiles that are
+        contiguous within a partition (a fused buffer of which helpers get a part).
+        """
+        free = self._counts[1:]
+        return (
+            dtype == self.dtype and partition_step == math.prod(free) and self._steps[1:] == contiguous(free)
+        )
+
+    def _from_tile(self, offset: Any, tile_width: int, width: int) -> Any:
+        """The offset in the storage of an offset in this tile."""
+        if not isinstance(offset, int):
+            return self.offset + offset
+        return self.offset + offset // tile_width * width + offset % tile_width
 
     def reshape(self, *shape: Any) -> NkiTensor:
         """The same memory in another shape; the elements must be the same number, and on chip the partition

@@ -8,14 +8,16 @@ and chip.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import inspect
 import itertools
 import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -118,6 +120,23 @@ class Traced:
 
 # Function → key → program. `_kept` lists the entries in the order of their making.
 _caches: weakref.WeakKeyDictionary[Any, dict[Any, Traced]] = weakref.WeakKeyDictionary()
+
+
+def forget_programs() -> None:
+    """Empty the cache of traced kernels: a long run over many shapes keeps none of them."""
+    _caches.clear()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection: a trace makes only what it keeps; walking it again and again costs a fifth."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 _kept: deque[tuple[weakref.ref[Any], dict[Any, Traced], Any, int]] = deque()
@@ -225,7 +244,7 @@ class Call:
             return self.dialect.wrap(tensors[path])
 
         result = None
-        with tracer:
+        with tracer, _no_collection():
             for core, places in enumerate(launch.places):
                 for place in places:
                     tracer.start_core(core)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import enum
 import io
+import os
 import sys
 import types
 from typing import Any
@@ -91,3 +92,81 @@ def install_product_name() -> None:
         return original(file, *args, **kwargs)
 
     builtins.open = opened  # type: ignore[assignment]
+
+
+def install_orchestrator(module: types.ModuleType, probe: Any) -> None:
+    """Complete the library's simulation mode: an attribute that only its compiling modes set, and kernels of
+    several ranks, whose outputs go to a folder per rank as its validator expects them.
+
+    probe: told whether a case is one that the suite expects to be refused.
+    """
+    from test.utils.common_dataclasses import PerRankLazyInputGenerator
+    from test.utils.exceptions import InferenceException
+    from test.utils.ranged_test_harness import is_in_negative_test_context
+
+    orchestrator = module.Orchestrator
+    if hasattr(orchestrator, "_compiled_kernel"):
+        return
+    orchestrator._compiled_kernel = None
+    simulate, execute = orchestrator._run_simulator_inference, orchestrator.execute
+
+    def noted(self: Any, kernel_under_test: Any) -> Any:
+        probe.negative = is_in_negative_test_context()
+        return execute(self, kernel_under_test)
+
+    def simulated(self: Any, kernel_under_test: Any) -> Any:
+        ranks = kernel_under_test.inference_args.collective_ranks
+        if ranks == 1 and not isinstance(kernel_under_test.kernel_input, PerRankLazyInputGenerator):
+            return simulate(self, kernel_under_test)
+        try:
+            outputs = _simulate_ranks(kernel_under_test, ranks)
+        except Exception as error:
+            raise InferenceException(str(error)) from error
+        return _write_ranks(self, outputs)
+
+    orchestrator.execute, orchestrator._run_simulator_inference = noted, simulated
+
+
+def _simulate_ranks(kernel_under_test: Any, ranks: int) -> list[dict[str, Any]]:
+    """Each rank's outputs by the names of its golden values."""
+    import numpy as np
+    from test.utils.common_dataclasses import PerRankLazyInputGenerator, normalize_golden_output
+
+    import nki
+
+    given = kernel_under_test.kernel_input or {}
+    per_rank = isinstance(given, PerRankLazyInputGenerator)
+    calls = [
+        {
+            name.removesuffix(".must_alias_input"): value
+            for name, value in (given.for_rank(rank) if per_rank else given).items()
+        }
+        for rank in range(ranks)
+    ]
+    compiler = kernel_under_test.compiler_input
+    os.environ["NKI_NC_VERSION"] = compiler.platform_target.get_nc_gen()
+    results = nki.simulate(kernel_under_test.kernel_func)[compiler.logical_nc_config].ranks(calls)
+    named = []
+    for rank, result in enumerate(results):
+        values = [] if result is None else list(result) if isinstance(result, (list, tuple)) else [result]
+        golden = normalize_golden_output(kernel_under_test.validation_args.golden_output, rank)
+        if len(values) != len(golden):
+            raise RuntimeError(f"rank {rank} returned {len(values)} outputs; expected {list(golden)}")
+        named.append(
+            {
+                name: np.asarray(value, dtype=expected.dtype)
+                for (name, expected), value in zip(golden.items(), values, strict=True)
+            }
+        )
+    return named
+
+
+def _write_ranks(orchestrator: Any, outputs: list[dict[str, Any]]) -> str:
+    root = orchestrator._dump_output_tensors(outputs[0] if len(outputs) == 1 else {})
+    if len(outputs) > 1:
+        for rank, tensors in enumerate(outputs):
+            folder = os.path.join(root, f"output_worker_{rank}")
+            os.makedirs(folder, exist_ok=True)
+            for name, value in tensors.items():
+                value.tofile(os.path.join(folder, f"{name}.bin"))
+    return str(root)
