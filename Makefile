@@ -20,6 +20,7 @@ $(VENV)/installed: requirements/dev.txt
 
 $(VENV)/built: $(VENV)/installed $(NATIVE)
 	MAX_JOBS=$(JOBS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@echo 'import opentrn_names' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/opentrn.pth"
 	@touch $@
 
 setup: $(VENV)/built ## make .venv, install pinned dependencies, build the extensions

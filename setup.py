@@ -43,10 +43,20 @@ def extensions() -> list:
 
     def sources(*folders: str) -> list[str]:
         return sorted(
-            str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / "csrc" / folder).glob("*.cpp")
+            str(path.relative_to(ROOT))
+            for folder in folders
+            for path in (ROOT / "csrc" / folder).glob("*.cpp")
         )
 
-    flags = ["-O2", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wno-sign-compare", "-Wno-unknown-pragmas", "-g0"]
+    flags = [
+        "-O2",
+        "-std=c++20",
+        "-fvisibility=hidden",
+        "-Wall",
+        "-Wno-sign-compare",
+        "-Wno-unknown-pragmas",
+        "-g0",
+    ]
     result = [
         CppExtension(
             "opentrn.device._C",
@@ -60,7 +70,10 @@ def extensions() -> list:
     if core:
         result.append(
             Pybind11Extension(
-                "opentrn.core._C", core, include_dirs=[str(ROOT / "csrc")], extra_compile_args=[*flags, "-fopenmp"],
+                "opentrn.core._C",
+                core,
+                include_dirs=[str(ROOT / "csrc")],
+                extra_compile_args=[*flags, "-fopenmp"],
                 extra_link_args=["-fopenmp"],
             )
         )
@@ -69,6 +82,19 @@ def extensions() -> list:
 
 check_toolchain()
 
+from setuptools.command.build_py import build_py  # noqa: E402
 from torch.utils.cpp_extension import BuildExtension  # noqa: E402
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtension})
+
+class BuildWithStartup(build_py):
+    """Puts `opentrn.pth` beside the packages: see src/opentrn_names.py. An editable install has `make setup`
+    do it.
+    """
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            (Path(self.build_lib) / "opentrn.pth").write_text("import opentrn_names\n")
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtension, "build_py": BuildWithStartup})

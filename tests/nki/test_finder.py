@@ -81,3 +81,14 @@ def test_the_compiler_names_give_programs(tmp_path):
     )
     saved = Program.from_bytes((tmp_path / "program.bin").read_bytes())
     assert saved.instruction_count == compiled.program.instruction_count > 0
+
+
+def test_names_at_the_start_of_python():
+    """What the installed `opentrn.pth` imports: neither torch nor opentrn is loaded before `import nki` is."""
+    code = """
+import sys, opentrn_names
+assert not {"torch", "opentrn", "numpy"} & set(sys.modules)
+import nki.language as nl, neuronxcc.nki
+assert nl.__name__ == "opentrn.nki.modern.language" or nl is sys.modules["nki.language"]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

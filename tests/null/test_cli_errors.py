@@ -88,6 +88,21 @@ def test_a_part_that_is_not_installed(monkeypatch, option):
         run_command._part(option)
 
 
+@pytest.mark.parametrize(
+    ("command", "module"), [("quality ops", "expecttest"), ("predict gpt2", "transformers")]
+)
+def test_a_missing_extra_is_named(command, module):
+    code = f"""
+import sys
+sys.modules[{module!r}] = None
+from opentrn.cli.main import main
+main({command.split()!r})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2 and f"needs the Python package '{module}'" in done.stderr
+    assert "pip install 'opentrn[" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_version_json(tmp_path):
     versions = json.loads(run("version", "--json", directory=tmp_path).stdout)
     assert set(versions) == {"opentrn", "torch", "python", "platform"}

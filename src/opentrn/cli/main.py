@@ -35,6 +35,8 @@ COMMANDS: dict[str, str] = {
     "quality": "Compare operators, models and masks on the device with the CPU.",
     "chips": "Print chips and instances with the source of every constant.",
 }
+# Python module that a sub-command imports while it works → the extra of this package that brings it.
+EXTRAS = {"transformers": "predict", "expecttest": "quality", "hypothesis": "quality", "scipy": "quality"}
 BUILT_IN = {"version": "Print the versions that matter in a bug report."}
 
 
@@ -128,6 +130,14 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         sys.exit(typer.main.get_command(app).main(arguments, prog_name="opentrn"))
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        print(
+            f"opentrn: this needs the Python package '{error.name}', which is not installed", file=sys.stderr
+        )
+        print(f"  what to do: pip install 'opentrn[{EXTRAS[error.name]}]'", file=sys.stderr)
+        sys.exit(ERROR_EXIT)
     except OpenTRNError as error:
         # Only before the sub-command: after it, --debug may be the script's.
         if arguments[:1] == ["--debug"]:

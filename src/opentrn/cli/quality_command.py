@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -57,6 +58,8 @@ def ops(
     """
     from rich.console import Console
 
+    if importlib.util.find_spec("expecttest") is None:  # the workers' own error would be a page of PyTorch's
+        raise ModuleNotFoundError("PyTorch's operator database needs it", name="expecttest")
     from opentrn.quality.operators import CHECKS, documents, exceptions, report, sweep
 
     if update_docs is not None:

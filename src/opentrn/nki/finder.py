@@ -2,10 +2,10 @@
 
 A package cannot ship top-level modules under another project's name: a later `pip install` of the real one
 would collide. So `import opentrn.nki` (which the torch autoload entry point does) puts a finder on
-`sys.meta_path`. For the two top-level names it first asks every other finder, so that a real `nki` always
-wins; below them it answers only if the parent is ours, and before the path-based finder, which would load
-our files a second time.
-The modules live in `opentrn.nki.modern` and `opentrn.nki.classic` and are the same objects under both names.
+`sys.meta_path`, and at the start of Python `opentrn_names` stands in for it. For the two top-level names it
+first asks every other finder, so that a real `nki` always wins; below them it answers only if the parent is
+ours, and before the path-based finder, which would load our files a second time. The modules live in
+`opentrn.nki.modern` and `opentrn.nki.classic` and are the same objects under both names.
 """
 
 from __future__ import annotations
