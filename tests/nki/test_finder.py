@@ -84,7 +84,7 @@ def test_the_compiler_names_give_programs(tmp_path):
 
 
 def test_names_at_the_start_of_python():
-    """What the installed `opentrn.pth` imports: neither torch nor opentrn is loaded before `import nki` is."""
+    """What the installed `opentrn.pth` imports: nothing is loaded before `import nki`."""
     code = """
 import sys, opentrn_names
 assert not {"torch", "opentrn", "numpy"} & set(sys.modules)
