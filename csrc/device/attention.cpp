@@ -49,8 +49,16 @@ OptionalTensor dropout_mask(const Tensor& query, const Tensor& key, double p, in
   return at::empty(sizes, query.options().dtype(at::kBool)).bernoulli_(1 - p, generator);
 }
 
+// PyTorch warns that a given dropout mask is for tests only; here it is how backward draws the same one.
+class NoWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
 Tensor math_attention(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
                       double dropout, bool is_causal, int64_t seed, std::optional<double> scale) {
+  NoWarnings silent;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
   return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, mask, dropout, is_causal,
                                                             dropout_mask(query, key, dropout, seed), scale,
                                                             grouped_query(query, key)));

@@ -33,7 +33,8 @@ Plans& plans() {
   static auto* made = new Plans();
   return *made;
 }
-Counters count;
+// Threads may run operators at the same time.
+std::atomic<int64_t> count_inferred{0}, count_ran{0}, count_misses{0};
 
 struct LedgerKey {
   std::string operator_name, rule, frame;
@@ -43,6 +44,14 @@ std::mutex ledger_mutex;
 std::map<LedgerKey, int64_t>& ledger_entries() {
   static auto* made = new std::map<LedgerKey, int64_t>();
   return *made;
+}
+
+// Values made in a dry run and asked for after it.
+void check_may_stand_in(const OperatorTraits& traits) {
+  TORCH_CHECK(mode(), "opentrn: ", traits.name, " asks for values that a dry run never computed (at ",
+              trace::python_frame_now(),
+              ")\n  what to do: ask inside opentrn.dry_run(), which reports what stands in, ",
+              "or make the tensor outside");
 }
 
 bool is_integer(at::ScalarType type) { return c10::isIntegralType(type, /*includeBool=*/true); }
@@ -56,7 +65,7 @@ std::shared_ptr<Plan> plan_for(const c10::OperatorHandle& op, const OperatorTrai
   }
   auto plan = std::make_shared<Plan>(infer(op, traits, stack, scan, kernel));
   std::lock_guard<std::mutex> lock(plans_mutex);
-  ++count.misses;
+  ++count_misses;
   if (scan.hashable) {
     if (plans().size() >= kMostPlans) plans().clear();  // bounded; a run with that many signatures starts over
     plans()[scan.signature] = plan;
@@ -97,15 +106,17 @@ class InferredCall {
 
   // What is written from data without bytes loses its bytes; small integers and booleans keep theirs, unchanged.
   void write_arguments() {
+    size_t written = 0;
     for (const auto& entry : scan_.tensors) {
-      if (entry.argument >= 64 || !(traits_.written_arguments >> entry.argument & 1)) continue;
+      if (!is_written(traits_, entry.argument)) continue;
+      const size_t position = written++;
       if (!is_neuron(entry.tensor)) {
         write_host_tensor(entry.tensor);
         continue;
       }
       if (!entry.backed) continue;
       if (is_integer(entry.tensor.scalar_type()) || traits_.base == "_amp_foreach_non_finite_check_and_unscale_") {
-        keep_or_fill(entry.tensor);
+        keep_or_fill(entry.tensor, position);
       } else {
         drop_bytes(entry.tensor.storage().unsafeGetStorageImpl());
       }
@@ -113,19 +124,25 @@ class InferredCall {
   }
 
   // An out= argument is overwritten, so it gets the operator's stand-in; anything else keeps what it has.
-  void keep_or_fill(const at::Tensor& tensor) {
-    if (!traits_.has_out) {
+  void keep_or_fill(const at::Tensor& tensor, size_t position) {
+    if (traits_.has_out) {
+      fill(tensor, position);
+    } else {
       note_stand_in(traits_, "written integers and flags keep their values");
-      return;
     }
+  }
+
+  // Writes the stand-in of result `index` into the bytes of `tensor`.
+  void fill(const at::Tensor& tensor, size_t index) {
     const OpenedBytes bytes(tensor);
     const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
     at::Tensor host = host_alias(tensor);
-    note_stand_in(traits_, fill_stand_in(traits_, 0, index_extent(), host));
+    note_stand_in(traits_, fill_stand_in(traits_, index, index_extent(), host));
   }
 
   // A copy to the host of something without bytes: zeros, up to a size at which filling would cost real time.
   void write_host_tensor(const at::Tensor& tensor) {
+    check_may_stand_in(traits_);
     note_stand_in(traits_, "copied to the host: zeros");
     constexpr size_t kMostFilled = size_t{64} << 20;
     if (tensor.nbytes() <= kMostFilled) const_cast<at::Tensor&>(tensor).zero_();
@@ -162,14 +179,10 @@ class InferredCall {
   }
 
   at::Tensor make_fresh(size_t index, const Geometry& geometry) {
-    const bool stand_in = is_integer(geometry.type) && gets_bytes(geometry.storage_bytes, geometry.type);
+    const bool stand_in = mode() && is_integer(geometry.type) && gets_bytes(geometry.storage_bytes, geometry.type);
     c10::Storage storage = new_storage(geometry.storage_bytes, device_, stand_in || geometry.storage_bytes == 0);
     at::Tensor made = tensor_in(std::move(storage), geometry, geometry.offset);
-    if (!stand_in || geometry.storage_bytes == 0) return made;
-    const OpenedBytes bytes(made);
-    const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
-    at::Tensor host = host_alias(made);
-    note_stand_in(traits_, fill_stand_in(traits_, index, index_extent(), host));
+    if (stand_in && geometry.storage_bytes > 0) fill(made, index);
     return made;
   }
 
@@ -195,7 +208,7 @@ class InferredCall {
     c10::SmallVector<const at::TensorBase*, 8> inputs, outputs;
     uint64_t written = 0;
     for (const auto& entry : scan_.tensors) {
-      if (inputs.size() < 64 && entry.argument < 64 && (traits_.written_arguments >> entry.argument & 1)) {
+      if (inputs.size() < 64 && is_written(traits_, entry.argument)) {
         written |= uint64_t{1} << inputs.size();
       }
       inputs.push_back(&entry.tensor);
@@ -236,17 +249,6 @@ class InferredCall {
   std::vector<at::Tensor> made_;
 };
 
-void check_devices(const OperatorTraits& traits, const Scan& scan) {
-  if (traits.may_mix_devices) return;
-  for (const auto& entry : scan.tensors) {
-    const bool scalar = entry.tensor.dim() == 0 && entry.tensor.device().is_cpu();
-    TORCH_CHECK(scalar || (is_neuron(entry.tensor) && entry.tensor.device().index() == scan.device),
-                "Expected all tensors to be on the same device, but ", traits.name, " got a tensor on ",
-                entry.tensor.device(), " beside tensors on neuron:", static_cast<int>(scan.device),
-                "\n  what to do: move it with .to('neuron:", static_cast<int>(scan.device), "') first");
-  }
-}
-
 // A copy or fill that overwrites a whole small storage from data with bytes gives the storage bytes again.
 bool restores(const OperatorTraits& traits, const Scan& scan) {
   const bool overwrites = traits.base == "copy_" || traits.base == "fill_" || traits.base == "zero_";
@@ -280,20 +282,21 @@ bool run(const c10::OperatorHandle& op, OperatorTraits& traits, torch::jit::Stac
   Scan found = scan(traits, *stack);
   if (found.all_backed && !mode()) return false;
   if (found.device < 0) found.device = current_device();
-  check_devices(traits, found);
+  for (const auto& entry : found.tensors) check_place(traits, entry.tensor, entry.argument, found.device);
   if (restores(traits, found)) {
     restore_bytes(found.tensors[0].tensor.storage().unsafeGetStorageImpl());
     return false;
   }
   if (found.all_backed && (traits.synchronizes || traits.is_copy)) return false;
   adapt_data_dependent(traits, *stack, found);
-  if (found.all_backed && found.depends_on_values) return false;
   std::shared_ptr<Plan> plan = plan_for(op, traits, *stack, found, kernel);
   if (found.all_backed && plan->fits_bytes) {
-    ++count.ran;
+    ++count_ran;
     return false;
   }
-  ++count.inferred;
+  ++count_inferred;
+  if (plan->stands_in) check_may_stand_in(traits);
+  note_stand_in(traits, plan->stands_in);
   if (traits.random) {
     // The generator advances as if the numbers had been drawn.
     const c10::IValue& given = (*stack)[stack->size() - traits.argument_count + traits.generator_argument];
@@ -306,6 +309,7 @@ bool run(const c10::OperatorHandle& op, OperatorTraits& traits, torch::jit::Stac
 
 at::Scalar stand_in_scalar(const at::TensorBase& tensor) {
   static OperatorTraits& reading = traits_by_name("aten::_local_scalar_dense", timeline::OperatorClass::kNone);
+  check_may_stand_in(reading);
   const at::ScalarType type = tensor.scalar_type();
   if (type == at::kBool) {
     note_stand_in(reading, "read by the host: False");
@@ -340,9 +344,7 @@ void clear_ledger() {
 
 Counters counters() {
   std::lock_guard<std::mutex> lock(plans_mutex);
-  Counters result = count;
-  result.signatures = static_cast<int64_t>(plans().size());
-  return result;
+  return {count_inferred, count_ran, count_misses, static_cast<int64_t>(plans().size())};
 }
 
 }  // namespace opentrn::device::dry

@@ -33,7 +33,8 @@ void set_backing_limits(size_t float_bytes, size_t integer_bytes);
 // Runs `op` in a dry run. Returns false where the operator has to run really.
 bool run(const c10::OperatorHandle& op, OperatorTraits& traits, torch::jit::Stack* stack, const HostKernel* kernel);
 
-// The value that stands in for an element without bytes that the host reads.
+// The value that stands in for an element without bytes that the host reads. Outside a dry run it raises instead: only
+// a dry run reports what stood in.
 at::Scalar stand_in_scalar(const at::TensorBase& tensor);
 
 struct StandIn {

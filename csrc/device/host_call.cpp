@@ -27,6 +27,24 @@ void enter_operator() {
 
 c10::DeviceIndex running_device() { return running; }
 
+void check_place(const OperatorTraits& traits, const at::Tensor& tensor, int argument, c10::DeviceIndex device) {
+  const bool here = is_neuron(tensor) ? tensor.device().index() == device
+                                      : tensor.dim() == 0 && tensor.device().is_cpu() && !is_written(traits, argument);
+  if (C10_LIKELY(here || traits.may_mix_devices)) return;
+  auto op = c10::Dispatcher::singleton().findSchema(traits.operator_name);
+  const std::string name = op ? op->schema().arguments()[argument].name() : std::to_string(argument);
+  const std::string index = std::to_string(std::max<int>(device, 0));
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but ", traits.name, " got argument '", name,
+              "' on ", tensor.device(), " beside tensors on neuron:", index,
+              "\n  what to do: move it with .to('neuron:", index, "') first");
+}
+
+void check_dense(const OperatorTraits& traits, const at::Tensor& result) {
+  TORCH_CHECK(result.layout() == c10::kStrided && !result.is_quantized(), "opentrn: ", traits.name, " returns a ",
+              result.is_quantized() ? "quantised" : "sparse",
+              " tensor, and neuron has dense ones only\n  what to do: call it on the host (.cpu())");
+}
+
 HostCall::HostCall(OperatorTraits& traits) : traits_(traits) {
   enter_operator();
   memory::Origin& origin = current_origin();
@@ -46,20 +64,14 @@ HostCall::~HostCall() {
 }
 
 at::Tensor HostCall::take(const at::Tensor& tensor, int argument) {
-  const bool written = is_written(argument);
+  const bool written = is_written(traits_, argument);
   if (!is_neuron(tensor)) {
-    // As on CUDA: a zero-dimensional CPU tensor may be read beside device tensors, and never written.
-    const bool scalar = tensor.dim() == 0 && tensor.device().is_cpu() && !written;
-    if (!scalar && !traits_.may_mix_devices) raise_mixed(tensor.device(), argument);
+    check_place(traits_, tensor, argument, device_);
     arguments_.push_back({tensor, at::Tensor(), written});
     return tensor;
   }
-  const c10::DeviceIndex index = tensor.device().index();
-  if (device_ < 0) {
-    device_ = index;
-  } else if (index != device_ && !traits_.may_mix_devices) {
-    raise_mixed(tensor.device(), argument);
-  }
+  if (device_ < 0) device_ = tensor.device().index();
+  check_place(traits_, tensor, argument, device_);
   at::Tensor alias = known_alias(tensor);
   if (!alias.defined()) alias = host_alias(tensor);
   needs_full_dispatch_ |= alias.is_conj() || alias.is_neg();
@@ -91,15 +103,6 @@ at::Generator HostCall::take_generator(const std::optional<at::Generator>& gener
   for (const Argument& argument : arguments_) elements = std::max(elements, argument.original.numel());
   if (device_ < 0) device_ = current_device();
   return host_generator(generator, device_, elements);
-}
-
-void HostCall::raise_mixed(c10::Device other, int argument) const {
-  auto op = c10::Dispatcher::singleton().findSchema(traits_.operator_name);
-  const std::string name = op ? op->schema().arguments()[argument].name() : std::to_string(argument);
-  const std::string index = std::to_string(std::max<int>(device_, 0));
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but ", traits_.name, " got argument '", name,
-              "' on ", other, " beside tensors on neuron:", index, "\n  what to do: move it with .to('neuron:", index,
-              "') first");
 }
 
 HostCall::Running::Running(HostCall& call) : call_(call), before_(running), guard_(kAboveBackend) {
@@ -157,9 +160,7 @@ at::Tensor HostCall::give(at::Tensor&& result) {
     }
   }
   if (C10_UNLIKELY(device_elsewhere_)) return std::move(result);
-  TORCH_CHECK(result.layout() == c10::kStrided && !result.is_quantized(), "opentrn: ", traits_.name, " returns a ",
-              result.is_quantized() ? "quantised" : "sparse",
-              " tensor, and neuron has dense ones only\n  what to do: call it on the host (.cpu())");
+  check_dense(traits_, result);
   const c10::StorageImpl* host = result.storage().unsafeGetStorageImpl();
   const bool unshared = result.storage().use_count() == 1;
   if (const c10::StorageImpl* shared = unshared ? nullptr : storage_of_host(host)) {

@@ -17,6 +17,18 @@ namespace opentrn::device {
 // calling thread (so that clock, dry state and Python frames follow it).
 void enter_operator();
 
+// Whether the operator writes its argument number `argument`.
+inline bool is_written(const OperatorTraits& traits, int argument) {
+  return argument < 64 && (traits.written_arguments >> argument & 1);
+}
+
+// Raises for an argument that is not on `device`, unless the operator may mix devices. As on CUDA, a zero-dimensional
+// CPU tensor may be read beside device tensors, and never written.
+void check_place(const OperatorTraits& traits, const at::Tensor& tensor, int argument, c10::DeviceIndex device);
+
+// Raises for a result that is sparse or quantised.
+void check_dense(const OperatorTraits& traits, const at::Tensor& result);
+
 // The device of the operator that is running on the calling thread, for host kernels that draw random numbers.
 c10::DeviceIndex running_device();
 
@@ -65,8 +77,6 @@ class HostCall {
   };
 
   at::Tensor known_alias(const at::Tensor& tensor) const;
-  bool is_written(int argument) const { return argument < 64 && (traits_.written_arguments >> argument & 1); }
-  [[noreturn]] void raise_mixed(c10::Device other, int argument) const;
   const c10::StorageImpl* storage_of_host(const c10::StorageImpl* host) const;
   void move_guards(bool open);
 

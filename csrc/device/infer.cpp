@@ -16,53 +16,81 @@ namespace opentrn::device::dry {
 namespace {
 
 constexpr size_t kZeroRunLimit = size_t{256} << 20;  // bytes of inputs up to which a CPU kernel may run on zeros
+constexpr size_t kSmall = size_t{1} << 20;  // and up to which it may where the meta kernel nearly always agrees
+
+using Names = std::unordered_set<std::string_view>;
 
 // PyTorch's meta kernels give these contiguous results where its CPU kernels give column-major or permuted ones (LAPACK
 // and FFT layouts), so their shapes are learned from the CPU kernel.
 bool has_own_layout(const OperatorTraits& traits) {
-  static const std::unordered_set<std::string_view> names = {"_fft_c2c",
-                                                             "_fft_c2r",
-                                                             "_fft_r2c",
-                                                             "linalg_eig",
-                                                             "linalg_eigvals",
-                                                             "_linalg_eigvals",
-                                                             "_linalg_eigh",
-                                                             "_linalg_svd",
-                                                             "linalg_qr",
-                                                             "linalg_lu",
-                                                             "linalg_lu_factor_ex",
-                                                             "linalg_lu_solve",
-                                                             "lu_unpack",
-                                                             "linalg_inv_ex",
-                                                             "_linalg_solve_ex",
-                                                             "_linalg_det",
-                                                             "_linalg_slogdet",
-                                                             "linalg_ldl_factor_ex",
-                                                             "linalg_ldl_solve",
-                                                             "linalg_householder_product",
-                                                             "cholesky_inverse",
-                                                             "linalg_cholesky_ex",
-                                                             "linalg_solve_triangular",
-                                                             "linalg_lstsq",
-                                                             "triangular_solve",
-                                                             "ormqr",
-                                                             "max_unpool2d",
-                                                             "max_unpool3d",
-                                                             "geqrf",
-                                                             "_cholesky_solve_helper",
-                                                             "cholesky",
-                                                             "linalg_matrix_exp"};
+  static const Names names = {"_fft_c2c",
+                              "_fft_c2r",
+                              "_fft_r2c",
+                              "linalg_eig",
+                              "linalg_eigvals",
+                              "_linalg_eigvals",
+                              "_linalg_eigh",
+                              "_linalg_svd",
+                              "linalg_qr",
+                              "linalg_lu",
+                              "linalg_lu_factor_ex",
+                              "linalg_lu_solve",
+                              "lu_unpack",
+                              "linalg_inv_ex",
+                              "_linalg_solve_ex",
+                              "_linalg_det",
+                              "_linalg_slogdet",
+                              "linalg_ldl_factor_ex",
+                              "linalg_ldl_solve",
+                              "linalg_householder_product",
+                              "cholesky_inverse",
+                              "linalg_cholesky_ex",
+                              "linalg_solve_triangular",
+                              "linalg_lstsq",
+                              "triangular_solve",
+                              "ormqr",
+                              "max_unpool2d",
+                              "max_unpool3d",
+                              "geqrf",
+                              "_cholesky_solve_helper",
+                              "cholesky",
+                              "linalg_matrix_exp"};
   return names.count(traits.base) > 0;
 }
+
+// Meta kernels that agree with the CPU kernel but in odd layouts (gaps, no elements, a given out=) or in what they
+// refuse: small calls ask the CPU kernel.
+bool is_odd_at_times(const OperatorTraits& traits) {
+  static const Names names = {"sort",
+                              "native_group_norm",
+                              "binary_cross_entropy_backward",
+                              "rms_norm",
+                              "_fused_rms_norm",
+                              "nonzero_static",
+                              "masked_scatter_",
+                              "normal"};
+  return names.count(traits.base) > 0 || (traits.has_out && traits.base == "native_batch_norm");
+}
+
+// In-place operators whose CPU kernel does resize what they write.
+bool resizes_in_place(const OperatorTraits& traits) { return traits.base == "addbmm_"; }
 
 // Stands for each argument tensor by a tensor without meaning: on the meta device, or zeros on the CPU.
 class StandInTaker {
  public:
   StandInTaker(bool zeros, bool ones, bool identity) : zeros_(zeros), ones_(ones), identity_(identity) {}
 
-  at::Tensor take(const at::Tensor& tensor, int /*argument*/) {
+  at::Tensor take(const at::Tensor& tensor, int argument) {
+    // A tensor passed twice is one tensor to the kernel as well (out is self).
+    for (const auto& [original, known, where] : seen_) {
+      if (where != argument && original.is_same(tensor)) {
+        made_.push_back(known);
+        return known;
+      }
+    }
     at::Tensor made = make(tensor);
     made_.push_back(made);
+    if (seen_.size() < kMostCompared) seen_.push_back({tensor, made, argument});
     return made;
   }
   c10::Device take(c10::Device device) {
@@ -99,8 +127,14 @@ class StandInTaker {
     return made;
   }
 
+  struct Seen {
+    at::Tensor original, made;
+    int argument;
+  };
+
   bool zeros_, ones_, identity_;
   std::vector<at::Tensor> made_;
+  c10::SmallVector<Seen, kMostCompared> seen_;
 };
 
 Geometry geometry_of(const at::Tensor& tensor) {
@@ -117,7 +151,8 @@ Geometry geometry_of(const at::Tensor& tensor) {
 
 class PlanMaker {
  public:
-  PlanMaker(Plan& plan, const StandInTaker& taker) : plan_(plan), taker_(taker) {}
+  PlanMaker(Plan& plan, const OperatorTraits& traits, const StandInTaker& taker)
+      : plan_(plan), traits_(traits), taker_(taker) {}
 
   void returns(const c10::IValue* values, int count) {
     for (int index = 0; index < count; ++index) {
@@ -139,10 +174,9 @@ class PlanMaker {
   }
 
   // Written arguments whose geometry the operator changed (resized out=).
-  void written(const Scan& scan, uint64_t written_arguments) {
+  void written(const Scan& scan) {
     for (size_t i = 0; i < scan.tensors.size(); ++i) {
-      const int argument = scan.tensors[i].argument;
-      if (argument >= 64 || !(written_arguments >> argument & 1)) continue;
+      if (!is_written(traits_, scan.tensors[i].argument)) continue;
       const at::Tensor& after = taker_.made()[i];
       const at::Tensor& before = scan.tensors[i].tensor;
       if (after.sizes() != before.sizes() || after.strides() != before.strides()) {
@@ -155,6 +189,7 @@ class PlanMaker {
   void tensor(const at::Tensor& made) {
     Result& result = plan_.results.emplace_back();
     if (!made.defined()) return;
+    check_dense(traits_, made);
     fresh_.push_back(made);
     result.geometry = geometry_of(made);
     for (size_t i = 0; i < taker_.made().size(); ++i) {
@@ -189,6 +224,7 @@ class PlanMaker {
   }
 
   Plan& plan_;
+  const OperatorTraits& traits_;
   const StandInTaker& taker_;
   std::vector<at::Tensor> fresh_;
   std::vector<std::pair<size_t, int>> fresh_index_;
@@ -213,8 +249,7 @@ bool plan_in_place(const c10::OperatorHandle& op, const OperatorTraits& traits, 
     Result& result = plan.results.emplace_back();
     result.kind = Result::kArgument;
     for (; next_written < static_cast<int>(scan.tensors.size()); ++next_written) {
-      const int argument = scan.tensors[next_written].argument;
-      if (argument < 64 && (traits.written_arguments >> argument & 1)) break;
+      if (is_written(traits, scan.tensors[next_written].argument)) break;
     }
     if (next_written == static_cast<int>(scan.tensors.size())) return false;
     result.source = next_written++;
@@ -249,9 +284,9 @@ Plan plan_from(const c10::OperatorHandle& op, const OperatorTraits& traits, cons
                      zeros && has_own_layout(traits));
   torch::jit::Stack copy(stack.end() - traits.argument_count, stack.end());
   run_on_stand_ins(op, traits, copy, kernel, zeros, taker);
-  PlanMaker maker(plan, taker);
+  PlanMaker maker(plan, traits, taker);
   maker.returns(copy.data() + copy.size() - traits.return_count, traits.return_count);
-  maker.written(scan, traits.written_arguments);
+  maker.written(scan);
   return plan;
 }
 
@@ -277,7 +312,7 @@ Plan infer_on_meta(const c10::OperatorHandle& op, const OperatorTraits& traits, 
                    const Scan& scan, const HostKernel* kernel) {
   Plan plan = plan_from(op, traits, stack, scan, kernel, false);
   // Some of PyTorch's meta kernels resize what an in-place operator must not resize.
-  if (!traits.has_out && traits.base.ends_with('_') && !plan.changed.empty()) {
+  if (!traits.has_out && traits.base.ends_with('_') && !plan.changed.empty() && !resizes_in_place(traits)) {
     const auto& [index, geometry] = plan.changed.front();
     TORCH_CHECK(false, "output with shape ", scan.tensors[index].tensor.sizes(), " doesn't match the broadcast shape ",
                 at::IntArrayRef(geometry.sizes));
@@ -290,12 +325,15 @@ Plan infer_on_meta(const c10::OperatorHandle& op, const OperatorTraits& traits, 
 
 Plan infer(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
            const Scan& scan, const HostKernel* kernel) {
-  const bool small = input_bytes(scan) <= kZeroRunLimit;
+  const size_t bytes = input_bytes(scan);
+  const bool allowed = bytes <= kZeroRunLimit, small = bytes <= kSmall;
   if (traits.synchronizes) {
-    note_stand_in(traits, "size or answer as computed from zeros (masks: every element)");
-    return plan_from(op, traits, stack, scan, kernel, true);
+    Plan plan = plan_from(op, traits, stack, scan, kernel, true);
+    plan.stands_in = "size or answer as computed from zeros (masks: every element)";
+    return plan;
   }
-  if (has_own_layout(traits) && small) return plan_from(op, traits, stack, scan, kernel, true);
+  if ((has_own_layout(traits) && allowed) || (is_odd_at_times(traits) && small))
+    return plan_from(op, traits, stack, scan, kernel, true);
   if (kernel || op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
     try {
       return infer_on_meta(op, traits, stack, scan, kernel);
@@ -303,9 +341,11 @@ Plan infer(const c10::OperatorHandle& op, const OperatorTraits& traits, const to
       // No meta kernel behind the composite one: learn the shapes in another way below.
     }
   }
+  // The CPU kernel also refuses shapes that do not fit, so a small call asks it.
+  const bool ask = small && traits.operator_class == timeline::OperatorClass::kPointwise;
   Plan in_place;
-  if (plan_in_place(op, traits, scan, in_place)) return in_place;
-  TORCH_CHECK_NOT_IMPLEMENTED(small, "opentrn: a dry run cannot infer the shapes of ", traits.name,
+  if (!ask && plan_in_place(op, traits, scan, in_place)) return in_place;
+  TORCH_CHECK_NOT_IMPLEMENTED(allowed, "opentrn: a dry run cannot infer the shapes of ", traits.name,
                               ": PyTorch has no meta kernel for it, and its inputs are too large to run it on zeros\n"
                               "  what to do: compute it on the host (.cpu()), or see docs/unsupported.md for the list");
   return plan_from(op, traits, stack, scan, kernel, true);

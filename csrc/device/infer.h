@@ -41,6 +41,7 @@ struct Plan {
   std::vector<std::pair<int, Geometry>> changed;  // written arguments that got another geometry
   size_t fresh_bytes = 0;                         // of results that would be run for, by the backing rule
   bool fits_bytes = true;                         // every fresh result is small enough to have bytes
+  const char* stands_in = nullptr;                // rule behind sizes or answers that no computation gave
   timeline::OperatorCost cost;
   bool has_cost = false;
 };

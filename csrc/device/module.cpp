@@ -125,6 +125,19 @@ void bind_clock(py::module_& m) {
       py::arg("name"), py::arg("device"), py::arg("stream"), py::arg("ns"), py::arg("bytes"),
       py::arg("inputs") = std::vector<at::Tensor>(), py::arg("outputs") = std::vector<at::Tensor>(),
       "Puts a collective of a known duration on a stream.");
+  m.def(
+      "account_transfer",
+      [](const std::string& name, int index, int64_t bytes, bool from_host) {
+        timeline::Work work;
+        work.operator_class = timeline::OperatorClass::kTransfer;
+        work.read_bytes = work.written_bytes = bytes;
+        work.from_host = from_host;
+        const auto device = static_cast<c10::DeviceIndex>(index);
+        account({&traits_by_name(name, work.operator_class), device, {}, 0, {}}, &work);
+        if (!from_host) synchronize_host(device);
+      },
+      py::arg("name"), py::arg("device"), py::arg("bytes"), py::arg("from_host"),
+      "Puts a transfer of that many bytes on the device's current stream; the host waits for one that it reads.");
   m.def("totals", &totals);
   m.def("phase_totals", &phase_totals);
   m.def("operator_class", [](const std::string& name) { return timeline::class_name(timeline::classify(name)); });

@@ -51,14 +51,6 @@ class Scanner {
   }
 
  private:
-  template <typename List>
-  void list(const List& tensors, int argument) {
-    signature_.mix(23 + tensors.size() * 32);
-    for (const auto& element : tensors) {
-      const c10::IValue& entry = element.get();
-      entry.isNone() ? signature_.mix(3) : tensor(entry.toTensor(), argument);
-    }
-  }
   void list(const c10::List<at::Tensor>& tensors, int argument) {
     signature_.mix(23 + tensors.size() * 32);
     for (const at::Tensor tensor : tensors) this->tensor(tensor, argument);
@@ -90,7 +82,11 @@ class Scanner {
         static_cast<uint64_t>(tensor.device().index() + 1) << 20 | static_cast<uint64_t>(tensor.device().type()) << 32);
     for (const int64_t size : tensor.sizes()) signature_.mix(static_cast<uint64_t>(size));
     for (const int64_t stride : tensor.strides()) signature_.mix(static_cast<uint64_t>(stride) + 0x10000);
-    // Which arguments are one storage decides what results may alias.
+    // An argument given twice (out is self) is refused where two tensors are not.
+    for (size_t i = 0; i < result_.tensors.size() && i < kMostCompared; ++i) {
+      const auto& earlier = result_.tensors[i];
+      if (earlier.argument != argument && earlier.tensor.is_same(tensor)) signature_.mix(41 + i * 64);
+    }
     if (neuron && result_.device < 0) result_.device = tensor.device().index();
     if (neuron && !backed) result_.all_backed = false;
     result_.tensors.push_back({tensor, argument, backed});

@@ -28,12 +28,14 @@ struct SignatureHash {
   size_t operator()(const Signature& signature) const { return signature.low ^ (signature.high << 1); }
 };
 
+// Up to how many tensor arguments are compared for being one and the same (lists of an optimizer are not).
+constexpr size_t kMostCompared = 4;
+
 // What one scan over the arguments finds.
 struct Scan {
   Signature signature;
   bool all_backed = true;
-  bool depends_on_values = false;  // of tensors that have bytes
-  bool hashable = true;            // false: an argument whose value cannot be hashed; the call is inferred every time
+  bool hashable = true;  // false: an argument whose value cannot be hashed; the call is inferred every time
   c10::DeviceIndex device = -1;
   struct Tensor {
     at::Tensor tensor;

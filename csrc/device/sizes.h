@@ -10,7 +10,6 @@ namespace opentrn::device::dry {
 
 // Rewrites the call so that its sizes can be inferred: a boolean mask among indices becomes integer indices, as many as
 // it has true elements where it has bytes, and one for every element where it has not (counted as a stand-in).
-// Sets scan.depends_on_values for operators that must run really whenever their inputs have bytes.
 void adapt_data_dependent(const OperatorTraits& traits, torch::jit::Stack& stack, Scan& scan);
 
 }  // namespace opentrn::device::dry

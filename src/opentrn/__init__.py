@@ -3,6 +3,7 @@ API."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -30,6 +31,14 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_EXPORTS[name]), name)
     globals()[name] = value
     return value
+
+
+def _device_registered() -> None:
+    """What the device calls when `import torch` has registered it: modes that the environment asks for."""
+    if os.environ.get("OPENTRN_AS"):
+        from opentrn.port.real_stack import install_from_environment
+
+        install_from_environment()
 
 
 # Light: makes `import nki` find ours where the real package is absent.

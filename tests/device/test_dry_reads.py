@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import time
+import types
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -49,10 +52,15 @@ def test_branch_is_counted_with_its_line(large):
     assert all("test_branch_is_counted_with_its_line" in entry.frame for entry in entries)
 
 
-@pytest.mark.parametrize("form", ["tensor", "module", "nested"])
+@pytest.mark.parametrize("form", ["tensor", "module", "nested", "object"])
 def test_save_is_refused_and_leaves_no_file(large, tmp_path, form):
     module = torch.nn.Linear(512, 512, device="neuron")
-    what = {"tensor": large, "module": module, "nested": {"a": [module.state_dict()]}}[form]
+    what = {
+        "tensor": large,
+        "module": module,
+        "nested": {"a": [module.state_dict()]},
+        "object": types.SimpleNamespace(deep=types.SimpleNamespace(weight=large)),
+    }[form]
     with pytest.raises(UnbackedReadError, match="would write zeros") as caught:
         torch.save(what, tmp_path / "file.pt")
     assert "what to do" in str(caught.value)
@@ -84,6 +92,59 @@ def test_after_the_dry_run_tensors_stay_safe():
         large.data_ptr()
     large.copy_(torch.ones(LARGE))
     assert large.sum().item() == LARGE
+
+
+def test_after_the_dry_run_nothing_stands_in():
+    """Nobody would report it."""
+    with opentrn.dry_run():
+        large = torch.randn(LARGE, device="neuron")
+        routed = large > 0
+    dry.clear_ledger()
+    for read in (
+        lambda: large.sum().item(),
+        lambda: bool((large > 1).any()),
+        lambda: large.cpu(),
+        lambda: large.argmax().item(),
+        lambda: torch.equal(large, large),
+        lambda: large.nonzero(),
+    ):
+        with pytest.raises(RuntimeError, match=r"never computed \(at .*test_dry_reads.py(.|\n)*what to do"):
+            read()
+    assert dry.ledger() == []
+    assert not routed.any().item(), "what stood in when it was made stays"
+
+
+def test_contexts_may_be_left_in_any_order():
+    real = time.time
+    first, second = opentrn.dry_run(), opentrn.dry_run()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert _C.is_dry()
+    second.__exit__(None, None, None)
+    assert not _C.is_dry() and time.time is real
+
+    def inside() -> Iterator[torch.Tensor]:
+        with opentrn.dry_run():
+            yield torch.randn(LARGE, device="neuron")
+
+    with opentrn.dry_run():
+        waiting = inside()
+        next(waiting)
+    assert _C.is_dry(), "the generator is still inside"
+    waiting.close()
+    assert not _C.is_dry() and time.time is real
+
+
+def test_deepcopy_of_tensors_without_bytes(large):
+    strided = large.view(512, 512).t()
+    model = torch.nn.Linear(512, 512, device="neuron")
+    model.register_buffer("table", strided)
+    twin = copy.deepcopy({"model": model, "again": model})
+    assert twin["model"] is twin["again"]
+    table = twin["model"].table
+    assert table.shape == strided.shape and not _C.is_backed(table)
+    assert torch.neuron.memory_allocated() >= 2 * (LARGE * 4 + 512 * 512 * 4)
 
 
 def test_every_read_of_an_unbacked_value_is_in_the_ledger():

@@ -50,12 +50,15 @@ def failed_checks(tallies: list[Tally]) -> set[str]:
 def test_every_operator_runs_dry() -> None:
     """Shapes, strides, dtypes and aliasing of dry runs; one dtype here, `make sweep` takes all.
 
-    No float has bytes in this sweep, so what depends on values differs and is listed; about 99 % is equal.
+    No float has bytes in this sweep, so what depends on values by its nature differs: that is listed and
+    counted apart.
     """
     done = sweep.run(sweep.Request(device="neuron", dry=True, dtypes=("float32",)))
     summary = report.summarize(done, exceptions.load(dry=True))
-    assert not done.crashes and not done.unsampled
-    assert summary["rate"] >= 0.985, [failure for failure in done.failures if not failure["excused_by"]][:5]
+    unexcused = [failure for failure in done.failures if not failure["excused_by"]]
+    assert not done.crashes and not done.unsampled and not unexcused, unexcused[:5]
+    assert summary["rate"] >= 0.995
+    assert summary["values"] < 0.01 * summary["compared"]
     assert summary["operators"] > 690 and summary["passed"] > 70_000
 
 

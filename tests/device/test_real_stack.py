@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import opentrn
+from opentrn.device import _C
 from opentrn.errors import UnsupportedError
-from opentrn.port import real_stack
+from opentrn.port import charges, real_stack
 from opentrn.port.behaviours import Finding, release
 
 STACK = "torchneuron-2.33"
@@ -23,7 +27,7 @@ ONES = {dtype: torch.ones(2, 2, dtype=dtype, device="neuron") for dtype in (torc
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[real_stack.RealStack]:
     monkeypatch.delenv("OPENTRN_STRICT", raising=False)
-    yield real_stack.install(STACK)
+    yield real_stack.install(STACK, behaves=False)
     real_stack.uninstall()
 
 
@@ -96,9 +100,100 @@ def test_layers_of_many_shapes_are_not_recompilations(watched: real_stack.RealSt
     assert "eager-shapes" not in names(watched)
 
 
+@pytest.fixture
+def behaving(monkeypatch: pytest.MonkeyPatch) -> Iterator[real_stack.RealStack]:
+    monkeypatch.delenv("OPENTRN_STRICT", raising=False)
+    yield real_stack.install(STACK)
+    real_stack.uninstall()
+
+
+def test_behaving_refuses_at_the_users_line_and_lists_it(behaving: real_stack.RealStack) -> None:
+    with pytest.raises(UnsupportedError, match=r"float64(.|\n)*test_real_stack.py(.|\n)*https://"):
+        ONES[torch.float32].double()
+    assert names(behaving) == {"float64"}
+    assert (torch.ones(3, dtype=torch.float64) * 2).sum().item() == 6, "the host has float64"
+
+
+@pytest.mark.parametrize("dry", [False, True])
+def test_each_new_signature_is_charged_one_compilation(behaving: real_stack.RealStack, dry: bool) -> None:
+    seconds = release(STACK).compile_time.seconds  # type: ignore[union-attr]
+    with opentrn.dry_run() if dry else contextlib.nullcontext():
+        x = torch.ones(7, 11, device="neuron")
+        for expected in (1, 0, 0):  # the first time only
+            start = _C.host_time()
+            x + x
+            took = (_C.host_time() - start) / 1e9
+            assert took == pytest.approx(expected * seconds, abs=0.01)
+    assert any(f"{seconds} s each (fitted" in line for line in behaving.notes())
+
+
+def test_a_fallback_is_charged_both_transfers(behaving: real_stack.RealStack) -> None:
+    x = torch.ones(1 << 20, device="neuron")
+    _C.reset_operator_totals()
+    start = _C.host_time()
+    found = x.nonzero()
+    totals = _C.operator_totals()
+    down, up = totals[charges.TO_HOST], totals[charges.TO_DEVICE]
+    assert down["count"] == up["count"] == 1 and down["class"] == up["class"] == "transfer"
+    assert down["bytes"] * found.nbytes == up["bytes"] * x.nbytes > 0
+    assert _C.host_time() - start >= down["device_ns"] > 0, "the host waits for what it reads"
+    assert behaving.charges.fallbacks == 1
+
+
+def test_watching_alone_charges_nothing(watched: real_stack.RealStack) -> None:
+    start = _C.host_time()
+    ONES[torch.float32].nonzero()
+    torch.ones(5, 13, device="neuron") + 1
+    assert (_C.host_time() - start) / 1e9 < 0.01 and not watched.charges.compilations
+
+
+def test_what_the_compiler_refuses_falls_back_in_eager_mode(behaving: real_stack.RealStack) -> None:
+    assert (ONES[torch.int64] @ ONES[torch.int64]).tolist() == [[2, 2], [2, 2]]
+    (found,) = [f for f in behaving.findings() if f.behaviour.name == "integer-matmul"]
+    assert found.as_json()["outcome"] == "refuses" and found.as_json()["eager"] == "falls back"
+    assert behaving.charges.fallbacks == 1
+
+
+def script(tmp_path: Path, code: str) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(code)
+    return path
+
+
+REFUSED = "import torch\nx = torch.ones(2, device='neuron')\nx.nonzero()\nx.double()\n"
+
+
+def test_the_environment_variable_alone_is_enough(tmp_path: Path) -> None:
+    command = [sys.executable, str(script(tmp_path, REFUSED))]
+    environment = {**os.environ, "OPENTRN_AS": STACK}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 1 and "UnsupportedError" in done.stderr and "script.py:4" in done.stderr
+    wrong = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env={**os.environ, "OPENTRN_AS": "zzz"}
+    )
+    assert wrong.returncode == 1 and "OPENTRN_AS=zzz is not one of" in wrong.stderr
+
+
+@pytest.mark.parametrize("options", [["--as", STACK], ["--dry", "--as", STACK], ["--dry"]])
+def test_run_behaves_and_reports(tmp_path: Path, options: list[str]) -> None:
+    command = [sys.executable, "-m", "opentrn.cli.main", "run", *options, "--no-trace", "--json"]
+    done = subprocess.run(
+        [*command, str(script(tmp_path, REFUSED))], capture_output=True, text=True, timeout=300
+    )
+    report = json.loads(done.stdout.splitlines()[-1])
+    notes = "\n".join(report["notes"])
+    assert "falls back: aten::nonzero at" in notes and "script.py:3" in notes and "https://" in notes
+    if "--as" in options:
+        assert done.returncode == 1 and "UnsupportedError" in report["ended"]
+        assert "charged the transfers of 1 operators" in notes
+    else:  # a dry run lists what would be refused, and goes on
+        assert done.returncode == 0 and report["ended"] == "completed" and report["fits"] is True
+        assert "refuses: .double() at" in notes or "refuses: aten::_to_copy at" in notes
+
+
 def test_strict_raises_at_the_users_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENTRN_STRICT", "1")
-    real_stack.install(STACK)
+    real_stack.install(STACK, behaves=False)
     try:
         with pytest.raises(UnsupportedError, match=r"float64(.|\n)*test_real_stack.py(.|\n)*https://"):
             torch.zeros(2, dtype=torch.float64, device="neuron")

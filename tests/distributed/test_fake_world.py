@@ -95,6 +95,21 @@ def test_fsdp2_unmodified_shards_memory():
         assert totals["c10d::all_gather"]["count"] > 0 and totals["c10d::reduce_scatter"]["count"] > 0
 
 
+def test_a_script_that_destroys_its_group():
+    with fake_world(4):
+        dist.init_process_group("nccl")
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+        dist.init_process_group("nccl")  # a second phase of the same script
+        total = torch.ones(2, device="neuron")
+        dist.all_reduce(total)
+        assert total.tolist() == [4.0, 4.0] and dist.get_world_size() == 4
+        dist.destroy_process_group()
+    with fake_world(2):
+        assert dist.get_world_size() == 2
+    assert not dist.is_initialized()
+
+
 @pytest.mark.parametrize(("size", "rank"), [(0, 0), (4, 4), (4, -1)])
 def test_impossible_worlds(size, rank):
     with pytest.raises(ConfigurationError, match="there is no rank"):

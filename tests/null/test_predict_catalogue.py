@@ -88,3 +88,29 @@ def test_missing_file(tmp_path):
 def test_impossible_plans(wrong):
     with pytest.raises(ConfigurationError, match="what to do"):
         Plan("qwen3-0.6b", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--precision", "int4"], ["int4", "bf16", "fp32", "amp"]),
+        (["--mode", "serve"], ["serve", "train", "prefill", "decode"]),
+        (["--optimizer", "lion"], ["lion", "adamw-fused", "adamw-foreach", "sgd"]),
+        (["--attention", "flash"], ["flash", "sdpa", "eager"]),
+        (["--batch", "0"], ["--batch", "1"]),
+        (["--cores", "-1"], ["--cores", "1"]),
+    ],
+)
+def test_options_are_enumerated(arguments, words, capsys):
+    from opentrn.cli.main import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "qwen3-8b", *arguments])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and all(word in said for word in words), said
+
+
+def test_plans_check_what_the_command_line_does_not():
+    for name, value in (("mode", "serve"), ("precision", "int4"), ("optimizer", "lion"), ("batch", 0)):
+        with pytest.raises(ConfigurationError, match=name):
+            Plan("qwen3-8b", **{name: value})

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from opentrn.cli.run_command import _RunCommand, _target
 from opentrn.cli.script import Outcome, Target, check_target, run_target
+from opentrn.port.behaviours import DEFAULT
 
 if TYPE_CHECKING:
     from opentrn.port.behaviours import Finding, Release
     from opentrn.port.real_stack import RealStack
 
-DEFAULT_STACK = "torchneuron-2.33"
 REFUSED_EXIT = 1
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -33,7 +31,7 @@ def check(
     module: Annotated[
         str | None, typer.Option("-m", metavar="MODULE", help="Check a module, as python -m.")
     ] = None,
-    behave_as: Annotated[str, typer.Option("--as", metavar="STACK", help="The release.")] = DEFAULT_STACK,
+    behave_as: Annotated[str, typer.Option("--as", metavar="STACK", help="The release.")] = DEFAULT,
     from_cuda: Annotated[
         bool,
         typer.Option("--from-cuda", help="Run a CUDA script unchanged; its device names are no finding."),
@@ -77,7 +75,7 @@ class _Result:
             if self._from_cuda:
                 from_cuda.install()
             self._dry = dry and _enter_dry(modes)
-            self._watched = real_stack.install(self._stack.name)
+            self._watched = real_stack.install(self._stack.name, behaves=False)
             modes.callback(real_stack.uninstall)
             with contextlib.redirect_stdout(sys.stderr):
                 self._outcome = run_target(target)
@@ -86,11 +84,10 @@ class _Result:
     def read_sources(self, target: Target) -> None:
         """The script and the modules beside it that it imported."""
         from opentrn.port.behaviours import in_order
-        from opentrn.port.static_check import check_source
+        from opentrn.port.static_check import check_program
 
-        for path in _sources(target):
-            self.findings.extend(check_source(path, self._stack, self._from_cuda))
-        self.findings = in_order(self.findings)
+        found = check_program(target.name, target.is_module, self._stack, self._from_cuda)
+        self.findings = in_order([*self.findings, *found])
 
     @property
     def exit_code(self) -> int:
@@ -130,29 +127,6 @@ def _enter_dry(modes: contextlib.ExitStack) -> bool:
         return False
     modes.enter_context(dry_run())
     return True
-
-
-def _sources(target: Target) -> list[Path]:
-    """The program's own files: the script, and modules of its folder."""
-    if target.is_module:
-        from importlib.util import find_spec
-
-        spec = find_spec(target.name)
-        main = Path(spec.origin) if spec is not None and spec.origin else None
-    else:
-        main = Path(target.name)
-    if main is None:
-        return []
-    folder = main.resolve().parent
-    files = {main.resolve(): main}
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        # Some modules name a file that is not there (torch.ops).
-        if file and os.path.isabs(file) and file.endswith(".py") and "site-packages" not in file:
-            path = Path(file).resolve()
-            if folder in path.parents and path.is_file():
-                files.setdefault(path, path)
-    return list(files.values())
 
 
 PLACES_SHOWN = 8

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from opentrn.predict.plan import Attention, Mode, Optimizer, Plan, Precision
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -17,18 +19,22 @@ def predict(
     model: Annotated[
         str, typer.Argument(help="A model's name (see --models) or the path of a config.json.")
     ] = "",
-    mode: Annotated[str, typer.Option(help="train, prefill or decode.")] = "train",
-    batch: Annotated[int, typer.Option(help="Samples per logical core and step.")] = 1,
-    sequence: Annotated[int, typer.Option(help="Tokens per sample; for decode: of the prompt.")] = 4096,
+    mode: Annotated[Mode, typer.Option(help="A training step, reading a prompt, or one token.")] = Mode.train,
+    batch: Annotated[int, typer.Option(min=1, help="Samples per logical core and step.")] = 1,
+    sequence: Annotated[
+        int, typer.Option(min=1, help="Tokens per sample; for decode: of the prompt.")
+    ] = 4096,
     precision: Annotated[
-        str, typer.Option(help="bf16, fp32, or amp (fp32 masters, bf16 computation).")
-    ] = "bf16",
+        Precision, typer.Option(help="amp: fp32 masters, bf16 computation.")
+    ] = Precision.bf16,
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Recompute activations.")] = False,
-    optimizer: Annotated[str, typer.Option(help="adamw-fused, adamw-foreach or sgd.")] = "adamw-fused",
+    optimizer: Annotated[
+        Optimizer, typer.Option(help="The optimizer and its implementation.")
+    ] = Optimizer.adamw_fused,
     instance: Annotated[str, typer.Option(help="The machine (opentrn chips lists them).")] = "trn2.48xlarge",
-    cores: Annotated[int, typer.Option(help="Logical cores; more than one: FSDP2 over all.")] = 1,
-    steps: Annotated[int, typer.Option(help="Steps to run.")] = 2,
-    attention: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
+    cores: Annotated[int, typer.Option(min=1, help="Logical cores; more than one: FSDP2 over all.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to run.")] = 2,
+    attention: Annotated[Attention, typer.Option(help="Hugging Face's implementation.")] = Attention.sdpa,
     no_fixes: Annotated[bool, typer.Option("--no-fixes", help="Do not try what would make it fit.")] = False,
     report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write the page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -43,10 +49,18 @@ def predict(
         return
     if not model:
         raise ConfigurationError("no model is named", cure="opentrn predict MODEL; --models lists the names")
-    from opentrn.predict.plan import Plan
-
     plan = Plan(
-        model, mode, batch, sequence, precision, checkpointing, optimizer, instance, cores, steps, attention
+        model,
+        mode.value,
+        batch,
+        sequence,
+        precision.value,
+        checkpointing,
+        optimizer.value,
+        instance,
+        cores,
+        steps,
+        attention.value,
     )
     catalogue.find(model)  # a wrong name is told before PyTorch is loaded
     from opentrn.explorer.terminal import report_console

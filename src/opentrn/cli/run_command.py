@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from opentrn import settings
 from opentrn.cli.script import Outcome, Target, check_target, run_target
 from opentrn.errors import ConfigurationError, UnimplementedError
 
@@ -89,7 +90,11 @@ def run(
     ] = False,
     behave_as: Annotated[
         str | None,
-        typer.Option("--as", metavar="STACK", help="Refuse what this stack refuses: torchneuron-2.33."),
+        typer.Option(
+            "--as",
+            metavar="STACK",
+            help="Refuse, fall back and compile as torchneuron-2.33 does.",
+        ),
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Directory of the trace; by default opentrn-trace/SCRIPT-N.")
@@ -176,7 +181,7 @@ def _watched(
         os.environ["OPENTRN_INSTANCE"] = wishes.instance
     if wishes.behave_as is not None:
         os.environ["OPENTRN_AS"] = wishes.behave_as
-    source = _source()
+    source = _source(wishes.dry)
     from opentrn.trace.session import Session, SessionOptions
 
     def options(where: Path | None) -> SessionOptions:
@@ -191,7 +196,7 @@ def _watched(
         )
 
     with contextlib.ExitStack() as modes:
-        redirections = _prepare(wishes, modes)
+        noted = _prepare(wishes, modes)
         metadata = _metadata()
         try:
             session = Session(source, options(directory), metadata)
@@ -203,18 +208,19 @@ def _watched(
             session = Session(source, options(None), metadata)
         session.start()
         outcome = run_target(wishes.target)
-        record = session.stop(outcome.ended, _notes(wishes, redirections))
+        record = session.stop(outcome.ended, noted.lines())
     return outcome, record
 
 
-def _source() -> Any:
+def _source(dry: bool) -> Any:
     """The device with its machine attached; ConfigurationError where the extension was not built."""
     try:
         import torch  # noqa: F401  (loads the device)
 
+        from opentrn.trace.shortage import WatchingSource
         from opentrn.trace.source import DeviceSource
 
-        return DeviceSource()
+        return WatchingSource() if dry else DeviceSource()
     except ImportError as error:
         raise ConfigurationError(
             f"the device extension cannot be loaded: {error}",
@@ -222,27 +228,47 @@ def _source() -> Any:
         ) from error
 
 
-def _prepare(wishes: _Wishes, modes: contextlib.ExitStack) -> Any:
-    """Turns on what the options ask for; returns the CUDA redirections, if any."""
-    redirections = None
-    if wishes.behave_as is not None:
-        _part("--as").install(wishes.behave_as)
+def _prepare(wishes: _Wishes, modes: contextlib.ExitStack) -> _Noted:
+    """Turns on what the options ask for; returns what they noted when the program has ended."""
+    redirections = watch = None
+    behaves = bool(settings.get("OPENTRN_AS"))
+    if behaves or wishes.dry:
+        # A dry run also says what would not run on the real stack.
+        watch = _part("--as").install(behaves=behaves)
+        modes.callback(_part("--as").uninstall)
     if wishes.from_cuda:
         redirections = _part("--from-cuda").install()
     if wishes.dry:
         modes.enter_context(_part("--dry").dry_run(wall_clock=wishes.wall_clock))
-    return redirections
+        # What does not fit is an answer: the run goes on, and the report says by how much.
+        modes.enter_context(importlib.import_module("opentrn.device.memory").without_limit())
+    return _Noted(wishes, redirections, watch)
 
 
-def _notes(wishes: _Wishes, redirections: Any) -> list[str]:
-    """What the answer rests on: redirections of --from-cuda, stand-ins of --dry."""
-    notes = []
-    if redirections is not None:
-        notes += [f"redirected: {redirection}" for redirection in redirections.redirections]
-        notes += [f"refused: {refusal}" for refusal in redirections.refusals]
-    if wishes.dry:
-        notes += _part("--dry").ledger_lines()
-    return notes
+@dataclass(frozen=True)
+class _Noted:
+    """What the options' modules note during a run."""
+
+    wishes: _Wishes
+    redirections: Any
+    watch: Any
+
+    def lines(self) -> list[str]:
+        """What the answer rests on: what the real stack would do otherwise, redirections of --from-cuda,
+        stand-ins of --dry."""
+        lines = [] if self.watch is None else self.watch.notes(self._in_the_sources())
+        if self.redirections is not None:
+            lines += [f"redirected: {redirection}" for redirection in self.redirections.redirections]
+            lines += [f"refused: {refusal}" for refusal in self.redirections.refusals]
+        if self.wishes.dry:
+            lines += _part("--dry").ledger_lines() or ["nothing stood in: every value was computed"]
+        return lines
+
+    def _in_the_sources(self) -> list[Any]:
+        from opentrn.port.static_check import check_program
+
+        target = self.wishes.target
+        return check_program(target.name, target.is_module, self.watch.release, self.wishes.from_cuda)
 
 
 def _part(option: str) -> Any:

@@ -41,6 +41,7 @@ def register() -> None:
             file=sys.stderr,
         )
         return
+    import opentrn
     from opentrn.compat import autograd, install_on_import
 
     autograd.start_without_device_threads()
@@ -63,6 +64,7 @@ def register() -> None:
     _C.set_library_prefixes([os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__))])
     install_on_import()
     _register_collectives()
+    opentrn._device_registered()
 
 
 def _connect_kernels() -> Any:

@@ -19,6 +19,9 @@ from opentrn.device.dry_clock import VirtualClock
 from opentrn.device.dry_files import WeightFiles
 from opentrn.device.dry_host import HostMode, host_ledger
 
+# Places that one line of a report names.
+_PLACES_SHOWN = 2
+
 
 @dataclass(frozen=True)
 class StandIn:
@@ -45,7 +48,9 @@ class dry_run(contextlib.ContextDecorator):
     bytes raises.
     """
 
+    # Of all contexts together: they may be left in any order (generators that wait inside one).
     _depth = 0
+    _modes = contextlib.ExitStack()
 
     def __init__(self, *, wall_clock: bool = False, clear: bool = True) -> None:
         self._wall_clock, self._clear = wall_clock, clear
@@ -54,22 +59,26 @@ class dry_run(contextlib.ContextDecorator):
         return dry_run(wall_clock=self._wall_clock, clear=self._clear)
 
     def __enter__(self) -> dry_run:
-        if dry_run._depth == 0 and self._clear:
-            clear_ledger()
-        self._stack = contextlib.ExitStack()
         if dry_run._depth == 0:
-            if not self._wall_clock:
-                self._stack.enter_context(VirtualClock())
-            self._stack.enter_context(WeightFiles())
-            self._stack.enter_context(HostMode())
-        self._before = _C.set_dry(True)
+            if self._clear:
+                clear_ledger()
+            self._enter_modes()
         dry_run._depth += 1
         return self
 
     def __exit__(self, *error: Any) -> None:
         dry_run._depth -= 1
-        _C.set_dry(self._before)
-        self._stack.close()
+        if dry_run._depth == 0:
+            dry_run._modes.close()
+
+    def _enter_modes(self) -> None:
+        with contextlib.ExitStack() as modes:
+            if not self._wall_clock:
+                modes.enter_context(VirtualClock())
+            modes.enter_context(WeightFiles())
+            modes.enter_context(HostMode())
+            modes.callback(_C.set_dry, _C.set_dry(True))
+            dry_run._modes = modes.pop_all()
 
 
 def is_dry() -> bool:
@@ -91,14 +100,26 @@ def clear_ledger() -> None:
 
 
 def ledger_lines(limit: int = 20) -> list[str]:
-    """The ledger for a report, one line an entry; the rest is summed up in the last line."""
-    entries = ledger()
+    """The ledger for a report: one line for each operator and rule with its first places, what reached the
+    program before what only filled memory; the rest is summed up in the last line."""
+    groups: dict[tuple[bool, str, str], list[StandIn]] = {}
+    for entry in ledger():
+        on_host = (entry.operator, entry.rule, entry.frame) in host_ledger
+        groups.setdefault((on_host, entry.operator, entry.rule), []).append(entry)
+    ordered = sorted(groups.items(), key=lambda item: item[0][0])
     lines = [
-        f"stood in {entry.count:,} ×: {entry.operator}: {entry.rule}"
-        + (f" (at {entry.frame})" if entry.frame else "")
-        for entry in entries[:limit]
+        f"stood in {sum(e.count for e in entries):,} ×: {operator}: {rule}{_places(entries)}"
+        for (_, operator, rule), entries in ordered[:limit]
     ]
-    if len(entries) > limit:
-        rest = sum(entry.count for entry in entries[limit:])
-        lines.append(f"stood in {rest:,} × more, at {len(entries) - limit} other places")
+    if len(ordered) > limit:
+        rest = sum(entry.count for _, entries in ordered[limit:] for entry in entries)
+        lines.append(f"stood in {rest:,} × more, of {len(ordered) - limit} other kinds")
     return lines
+
+
+def _places(entries: list[StandIn]) -> str:
+    frames = [entry.frame for entry in entries if entry.frame]
+    if not frames:
+        return ""
+    more = f" and {len(frames) - _PLACES_SHOWN} more places" if len(frames) > _PLACES_SHOWN else ""
+    return f" (at {', '.join(frames[:_PLACES_SHOWN])}{more})"

@@ -12,6 +12,7 @@ import os
 import zipfile
 from collections.abc import Callable
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -101,6 +102,8 @@ def _refuse_inside(obj: Any, seen: set[int]) -> None:
     elif isinstance(obj, torch.nn.Module):
         for value in (*obj.parameters(), *obj.buffers()):
             _refuse_inside(value, seen)
+    elif not isinstance(obj, type | ModuleType):
+        _refuse_inside(getattr(obj, "__dict__", None), seen)
 
 
 def _checked_tensors(original: Callable[..., Any]) -> Callable[..., Any]:

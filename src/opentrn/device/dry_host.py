@@ -142,6 +142,8 @@ class HostMode(TorchFunctionMode):
                 and any(isinstance(v, _T) and v.is_cpu and _is_large(v) for v in value)
             ):
                 return _on_large(func, args, kwargs)
+        if func is _T.__deepcopy__ and args[0].device.type == "neuron" and not _C.is_backed(args[0]):
+            return _copied_unbacked(*args)
         if kwargs:
             # torch.nn.init passes its tensor by name.
             first = kwargs.get("tensor")
@@ -282,7 +284,11 @@ def _inferred(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
         result = func(
             *_on_meta(args, stand_ins), **{k: _on_meta((v,), stand_ins)[0] for k, v in kwargs.items()}
         )
-    except Exception:  # no meta kernel, or an answer that needs values: compute it
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # no meta kernel, or an answer that needs values: compute it
         return func(*args, **kwargs)
     results = [r for r in _flat((result,)) if r is not None]
     if not results or not all(isinstance(r, _T) and r.device.type == "meta" for r in results):
@@ -308,6 +314,13 @@ def _on_meta(values: Iterable[Any], stand_ins: list[torch.Tensor]) -> tuple[Any,
             value = torch.device("meta")
         converted.append(value)
     return tuple(converted)
+
+
+def _copied_unbacked(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    """copy.deepcopy of a device tensor without bytes: its storage has nothing to copy."""
+    if id(tensor) not in memo:
+        memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    return memo[id(tensor)]
 
 
 def _copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:

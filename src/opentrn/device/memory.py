@@ -6,9 +6,11 @@ reusable at once, for streams order virtual time and values are ready when an op
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from opentrn.device import _C, memory_log
@@ -111,7 +113,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     """(free, total) bytes of the logical core's HBM share, reserved segments being not free."""
     index = resolve(device, optional=True)
     capacity = _C.memory_capacity(index)
-    return capacity - _C.memory_stats(index)["reserved_bytes.all.current"], capacity
+    return max(capacity - _C.memory_stats(index)["reserved_bytes.all.current"], 0), capacity
 
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
@@ -126,6 +128,24 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 def get_per_process_memory_fraction(device: Any = None) -> float:
     index = resolve(device, optional=True)
     return _C.memory_limit(index) / _C.memory_capacity(index)
+
+
+# Share of the device's memory that stands for no limit.
+_NO_LIMIT = 1e4
+
+
+@contextlib.contextmanager
+def without_limit() -> Iterator[None]:
+    """Allocations beyond the capacity succeed inside, on every device: to learn by how much a program does
+    not fit. Its capacity is reported as ever."""
+    devices = range(_C.device_count())
+    for index in devices:
+        _C.set_memory_fraction(index, _NO_LIMIT)
+    try:
+        yield
+    finally:
+        for index in devices:
+            _C.set_memory_fraction(index, 1.0)
 
 
 _SUMMARY_ROWS = (

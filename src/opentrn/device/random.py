@@ -65,9 +65,10 @@ def manual_seed(seed: int) -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds every device; before a machine is attached, those that will be. torch.manual_seed calls it."""
+    """Seeds every device; before a machine is attached, those that will be. torch.manual_seed calls it, so a
+    forked child that cannot use the device (a DataLoader worker) may as well, as on CUDA."""
     global _waiting_seed
-    if not _C.is_attached():
+    if _C.is_in_bad_fork() or not _C.is_attached():
         _waiting_seed = int(seed)
         return
     for generator in default_generators:

@@ -62,20 +62,21 @@ class fake_world:
         }
         self._environment = {name: os.environ.get(name) for name in values}
         os.environ.update({name: str(value) for name, value in values.items()})
-        self._replaced = {
-            name: getattr(dist, name) for name in ("init_process_group", "destroy_process_group")
-        }
-        dist.init_process_group(group.BACKEND, store=FakeStore(), rank=self.rank, world_size=self.size)
+        self._initialize = dist.init_process_group
+        self.make_group()
         dist.init_process_group = _already_there  # type: ignore[assignment]
         self._patches = contextlib.ExitStack()
         self._patches.enter_context(unbacked_parameters())
         return self
 
+    def make_group(self) -> None:
+        """The default group: at entry, and again for a script that destroyed it."""
+        self._initialize(group.BACKEND, store=FakeStore(), rank=self.rank, world_size=self.size)
+
     def __exit__(self, *error: Any) -> None:
         global _active
         self._patches.close()
-        for name, function in self._replaced.items():
-            setattr(dist, name, function)
+        dist.init_process_group = self._initialize
         if dist.is_initialized():
             dist.destroy_process_group()
         for name, value in self._environment.items():
@@ -88,6 +89,9 @@ class fake_world:
 
 def _already_there(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
     """The script's own init_process_group: the world is there already, with the size that was asked for."""
+    if not dist.is_initialized():
+        assert _active is not None
+        _active.make_group()
     world = kwargs.get("world_size", -1)
     if world not in (-1, None) and world != dist.get_world_size():
         raise ConfigurationError(

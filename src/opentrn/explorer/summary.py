@@ -10,6 +10,7 @@ from opentrn.explorer.advice import advise
 from opentrn.explorer.utilization import Utilization, utilization
 from opentrn.trace.memory import Peak, Stack, Timeline
 from opentrn.trace.record import ModelFacts, OperatorTotal, RunRecord, Step
+from opentrn.trace.shortage import Shortage
 
 HEAVIEST = 10
 MEASURED = "measured"
@@ -70,6 +71,7 @@ class Summary:
     modules: list[Share]
     memory_capacity: int
     peak: Peak | None
+    shortage: Shortage | None
     timeline: Timeline
     stack: Stack
     facts: ModelFacts | None
@@ -83,6 +85,7 @@ class Summary:
     def as_json(self) -> dict[str, Any]:
         """Plain data, with the word for how each group of figures is known."""
         data = asdict(self)
+        data["fits"] = self.shortage is None if self.dry else None
         data["how"] = {
             "duration_ns": self.how_timed,
             "tokens_per_s": self.how_timed,
@@ -143,6 +146,7 @@ def summarize(record: RunRecord) -> Summary:
         memory_capacity=int(record.machine.get("hbm_bytes", 0))
         - int(record.machine.get("hbm_reserved_bytes", 0)),
         peak=record.peak,
+        shortage=record.shortage,
         timeline=record.timeline,
         stack=record.stack,
         facts=record.facts,

@@ -71,6 +71,8 @@ def headline_figures(summary: Summary) -> list[tuple[str, str, str]]:
     figures = [("machine", summary.machine, f"{summary.devices} device(s) in use")]
     if summary.ended != "completed":
         figures.append(("ended", summary.ended, "the report covers what ran"))
+    if summary.dry:
+        figures.append(_fit(summary))
     if row is not None:
         peak = f"of {units.three_digits(summary.peak_tflops)} TFLOP/s per device: {summary.peak_how}"
         name = "run time" if row.kind == "span" else "step time"
@@ -95,6 +97,14 @@ def headline_figures(summary: Summary) -> list[tuple[str, str, str]]:
     )
     figures.append(("whole run on this host", units.time(summary.wall_ns), "measured"))
     return figures
+
+
+def _fit(summary: Summary) -> tuple[str, str, str]:
+    short = summary.shortage
+    if short is None:
+        return "fits", "yes", "a dry run: shapes, memory and time, no data"
+    held = ", ".join(f"{name} {units.size(size)}" for name, size in short.held)
+    return "fits", f"no, by {units.size(short.missing)}", f"first at {short.place()}; held by {held}"
 
 
 def _tokens(row: StepRow) -> str:

@@ -13,6 +13,8 @@ from opentrn.errors import ConfigurationError
 
 OUTCOMES = ("refuses", "falls back", "loses precision", "recompiles", "ignores")
 STATUSES = ("documented", "reported", "inferred")
+# The release that commands take where none is named.
+DEFAULT = "torchneuron-2.33"
 _DATA = "opentrn.port"
 
 
@@ -31,6 +33,21 @@ class Behaviour:
     operand: str = "any"
     generations: tuple[str, ...] = ()
     static: str | None = None
+    eager: str = ""  # outcome in eager mode, where it is another
+
+    @property
+    def in_eager(self) -> str:
+        return self.eager or self.outcome
+
+
+@dataclass(frozen=True)
+class CompileTime:
+    """Seconds that eager mode needs to compile one operator with its shapes, and how that is known."""
+
+    seconds: float
+    status: str
+    text: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -41,6 +58,7 @@ class Release:
     title: str
     source: str
     behaviours: tuple[Behaviour, ...]
+    compile_time: CompileTime | None = None
 
     def static(self) -> dict[str, Behaviour]:
         """Pattern of the source text → behaviour."""
@@ -60,16 +78,11 @@ class Finding:
     detail: str = ""
     count: int = 1
 
-    def __str__(self) -> str:
-        times = f" ×{self.count}" if self.count > 1 else ""
-        behaviour = self.behaviour
-        place = f"{behaviour.outcome} {self.operator}{times} at {self.where}"
-        return f"{place}: {behaviour.text} ({behaviour.source})"
-
     def as_json(self) -> dict[str, Any]:
         return {
             "behaviour": self.behaviour.name,
             "outcome": self.behaviour.outcome,
+            "eager": self.behaviour.in_eager,
             "status": self.behaviour.status,
             "where": self.where,
             "operator": self.operator,
@@ -79,6 +92,22 @@ class Finding:
             "instead": self.behaviour.instead,
             "source": self.behaviour.source,
         }
+
+
+# Places that one line of a report names; `opentrn check` lists all.
+_PLACES_SHOWN = 3
+
+
+def summary_line(found: list[Finding]) -> str:
+    """All findings of one behaviour: what the stack does, where, and the link."""
+    behaviour = found[0].behaviour
+    eager = f" ({behaviour.eager} in eager mode)" if behaviour.eager else ""
+    places = [
+        f"{finding.operator}{f' ×{finding.count}' if finding.count > 1 else ''} at {finding.where}"
+        for finding in found[:_PLACES_SHOWN]
+    ]
+    more = f" and {len(found) - _PLACES_SHOWN} more places" if len(found) > _PLACES_SHOWN else ""
+    return f"{behaviour.outcome}{eager}: {'; '.join(places)}{more}: {behaviour.text} ({behaviour.source})"
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
@@ -105,7 +134,8 @@ def release(name: str) -> Release:
     table = tomllib.loads(resources.files(_DATA).joinpath(f"data/{name}.toml").read_text())
     behaviours = tuple(_behaviour(entry, fields) for entry, fields in table["behaviour"].items())
     head = table["release"]
-    return Release(head["name"], head["title"], head["source"], behaviours)
+    compile_time = CompileTime(**table["compile_time"]) if "compile_time" in table else None
+    return Release(head["name"], head["title"], head["source"], behaviours, compile_time)
 
 
 def _behaviour(name: str, fields: dict) -> Behaviour:
@@ -115,7 +145,7 @@ def _behaviour(name: str, fields: dict) -> Behaviour:
         behaviour = Behaviour(name, **values)
     except TypeError as error:
         raise ConfigurationError(f"behaviour '{name}' of the stack's data file: {error}") from error
-    if behaviour.outcome not in OUTCOMES or behaviour.status not in STATUSES:
+    if not {behaviour.outcome, behaviour.in_eager} <= set(OUTCOMES) or behaviour.status not in STATUSES:
         raise ConfigurationError(
             f"behaviour '{name}' has the outcome '{behaviour.outcome}' and the status '{behaviour.status}'",
             cure=f"outcomes: {', '.join(OUTCOMES)}; statuses: {', '.join(STATUSES)}",

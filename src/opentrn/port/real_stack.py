@@ -1,13 +1,16 @@
 """`--as torchneuron-2.33`: what the real stack would do with each operator of a run, with the user's line.
 
-A dispatch mode sees every operator before it runs. Under OPENTRN_STRICT=1 what the real stack refuses raises
-UnsupportedError there; otherwise it is counted. Costs about 10 µs an operator, and nothing when it is off.
+A dispatch mode sees every operator before it runs. Watching lists what the real stack would do; behaving also
+does it: what eager mode refuses raises UnsupportedError at the user's line, what falls back is charged its
+transfers, and each new shape its compilation. Costs about 10 µs an operator, and nothing when it is off.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,8 +22,17 @@ from torch.utils._pytree import tree_leaves
 from opentrn import settings
 from opentrn.device import _C
 from opentrn.device.attach import attached
-from opentrn.errors import UnsupportedError
-from opentrn.port.behaviours import Behaviour, Finding, Release, in_order, release
+from opentrn.errors import ConfigurationError, UnsupportedError
+from opentrn.port.behaviours import (
+    DEFAULT,
+    Behaviour,
+    Finding,
+    Release,
+    in_order,
+    release,
+    summary_line,
+)
+from opentrn.port.charges import Charges
 
 # Transfers: their result decides, for the host converts before it sends.
 _TRANSFERS = frozenset({"_to_copy", "copy", "_copy_from"})
@@ -91,12 +103,10 @@ class _Rounds:
         self.count += 1
 
 
-class RealStack(TorchDispatchMode):
-    """Watches operators. Read `findings()` when the program has ended."""
+class _Watched:
+    """The behaviours that a run can show, on the attached generation."""
 
-    def __init__(self, stack: Release, strict: bool) -> None:
-        super().__init__()
-        self.release, self.strict = stack, strict
+    def __init__(self, stack: Release) -> None:
         generation = str(attached().device_parameters()["core_generation"])
         watched = [
             behaviour
@@ -105,14 +115,31 @@ class RealStack(TorchDispatchMode):
             and behaviour.name != _RECOMPILES
             and (not behaviour.generations or generation in behaviour.generations)
         ]
-        self._everywhere = [behaviour for behaviour in watched if not behaviour.operators]
-        self._by_operator: dict[str, list[Behaviour]] = {}
+        self.everywhere = [behaviour for behaviour in watched if not behaviour.operators]
+        self.by_operator: dict[str, list[Behaviour]] = {}
         for behaviour in watched:
             for operator in behaviour.operators:
-                self._by_operator.setdefault(operator, []).append(behaviour)
-        self._dtypes = frozenset().union(*(behaviour.dtypes for behaviour in self._everywhere))
+                self.by_operator.setdefault(operator, []).append(behaviour)
+        self.dtypes = frozenset().union(*(behaviour.dtypes for behaviour in self.everywhere))
+
+
+class RealStack(TorchDispatchMode):
+    """Watches operators. Read `findings()` when the program has ended.
+
+    behaves: what eager mode refuses raises, fallbacks and compilations take time; else both are only listed.
+    """
+
+    def __init__(self, stack: Release, behaves: bool) -> None:
+        super().__init__()
+        self.release, self.behaves = stack, behaves
+        self.charges = Charges(stack.compile_time)
         self._places = _Places()
         self._rounds = _Rounds()
+
+    @cached_property
+    def _watched(self) -> _Watched:
+        # At the first operator, for it attaches the machine.
+        return _Watched(self.release)
 
     def __enter__(self) -> RealStack:
         self._rounds.start()
@@ -127,40 +154,52 @@ class RealStack(TorchDispatchMode):
         name = base_name(func)
         tensors = list(_on_device((args, kwargs)))
         place = kwargs.get("device")
-        if tensors or (isinstance(place, torch.device) and place.type in ("neuron", "cuda")):
-            self._judge(func, name, tensors, args, kwargs)
-        return func(*args, **kwargs)
+        if not tensors and not (isinstance(place, torch.device) and place.type in ("neuron", "cuda")):
+            return func(*args, **kwargs)
+        falls_back = self._judge(func, name, tensors, args, kwargs)
+        if not (falls_back and self.behaves):
+            return func(*args, **kwargs)
+        self.charges.send_to_host(tensors)
+        result = func(*args, **kwargs)
+        self.charges.send_back(_on_device(result))
+        return result
 
-    def _judge(self, func: Any, name: str, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> None:
-        dtypes = _dtypes(name, tensors, args, kwargs)
+    def _judge(self, func: Any, name: str, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> bool:
+        """Notes what applies; returns whether the operator runs on the host."""
+        watched, dtypes = self._watched, _dtypes(name, tensors, args, kwargs)
         where: str | None = None
-        if not self._dtypes.isdisjoint(dtypes):
-            for behaviour in self._everywhere:
+        falls_back = False
+        computes = not func.is_view and name not in _UNCOMPILED and name not in _TRANSFERS
+        if not watched.dtypes.isdisjoint(dtypes):
+            for behaviour in watched.everywhere:
                 if not behaviour.dtypes.isdisjoint(dtypes):
                     where = where or _where()
                     self._add(behaviour, func, where, ", ".join(sorted(behaviour.dtypes & set(dtypes))))
-        for behaviour in self._by_operator.get(name, ()):
+                    falls_back |= computes and behaviour.in_eager == "falls back"
+        for behaviour in watched.by_operator.get(name, ()):
             found = _matching(behaviour, tensors, args)
             if found is not None:
                 where = where or _where()
                 self._add(behaviour, func, where, found)
-        if not func.is_view and name not in _UNCOMPILED and name not in _TRANSFERS:
+                falls_back |= behaviour.in_eager == "falls back"
+        if computes and not falls_back:
             self._compiled(func, tensors, args, where)
+        return falls_back
 
     def _add(self, behaviour: Behaviour, func: Any, where: str, detail: str) -> None:
         operator = func._schema.name
-        if self.strict and behaviour.outcome == "refuses":
-            raise UnsupportedError(
-                f"{operator} ({detail}): {self.release.name} refuses it: {behaviour.text}",
-                where=where,
-                cure=f"{behaviour.instead}; {behaviour.source}",
-            )
         key = (behaviour.name, where, operator)
         known = self._places.findings.get(key)
         if known is None:
             self._places.findings[key] = Finding(behaviour, where, operator, detail)
         else:
             known.count += 1
+        if self.behaves and behaviour.in_eager == "refuses":
+            raise UnsupportedError(
+                f"{operator} ({detail}): {self.release.name} refuses it: {behaviour.text}",
+                where=where,
+                cure=f"{behaviour.instead}; {behaviour.source}",
+            )
 
     def _compiled(self, func: Any, tensors: list[torch.Tensor], args: Any, where: str | None) -> None:
         """One compilation for each operator with its shapes and data types."""
@@ -172,6 +211,8 @@ class RealStack(TorchDispatchMode):
         if signature in self._places.signatures:
             return
         self._places.signatures.add(signature)
+        if self.behaves:
+            self.charges.compile()
         here = self._places.by_place.setdefault((where or _where(), operator), {})
         here.setdefault(shapes, self._rounds.count)
 
@@ -180,19 +221,25 @@ class RealStack(TorchDispatchMode):
         """How many operators with distinct shapes eager mode would compile."""
         return len(self._places.signatures)
 
-    def findings(self) -> list[Finding]:
-        """Everything found, worst outcome first, then by place."""
+    def findings(self, more: Iterable[Finding] = ()) -> list[Finding]:
+        """Everything found, and `more`: worst outcome first, then by place."""
         behaviour = self.release.named(_RECOMPILES)
         shapes = [
             Finding(behaviour, where, operator, _shape_range(found), len(found))
             for (where, operator), found in self._places.by_place.items()
             if self._later(found) >= LATER_SHAPES_WORTH_A_LINE and _same_rank(found)
         ]
-        return in_order([*self._places.findings.values(), *shapes])
+        return in_order([*self._places.findings.values(), *shapes, *more])
 
-    def notes(self) -> list[str]:
-        """One line for each finding, for a report."""
-        return [f"{self.release.name} {finding}" for finding in self.findings()]
+    def notes(self, more: Iterable[Finding] = ()) -> list[str]:
+        """One line for each behaviour met, also of `more`, and each charge, for a report."""
+        groups: dict[str, list[Finding]] = {}
+        for finding in self.findings(more):
+            groups.setdefault(finding.behaviour.name, []).append(finding)
+        lines = [summary_line(found) for found in groups.values()]
+        if not groups:
+            lines.append("nothing that its documentation treats otherwise was met")
+        return [f"{self.release.name} {line}" for line in [*lines, *self.charges.notes()]]
 
     def _later(self, found: dict[tuple, int]) -> int:
         """Rounds after a place's first that brought a new shape; without rounds, shapes but the first."""
@@ -257,15 +304,25 @@ def _shape_range(shapes: dict[tuple, int]) -> str:
 _installed: RealStack | None = None
 
 
-def install(name: str | None = None) -> RealStack:
-    """Watches the rest of the process as the named release (else OPENTRN_AS). Once; later calls return the
-    same object. Sets nothing else: OPENTRN_STRICT=1 makes refusals raise."""
+def install(name: str | None = None, *, behaves: bool = True) -> RealStack:
+    """Watches the rest of the process as the named release (else OPENTRN_AS, else the newest). Once; later
+    calls return the same object and only change whether it behaves so. Under OPENTRN_STRICT=1 it does."""
     global _installed
+    behaves = behaves or settings.get("OPENTRN_STRICT") == "1"
     if _installed is None:
-        stack = release(name or settings.get("OPENTRN_AS"))
-        _installed = RealStack(stack, strict=settings.get("OPENTRN_STRICT") == "1")
+        stack = release(name or settings.get("OPENTRN_AS") or DEFAULT)
+        _installed = RealStack(stack, behaves)
         _installed.__enter__()
+    _installed.behaves = behaves
     return _installed
+
+
+def install_from_environment() -> None:
+    """What `import torch` does under OPENTRN_AS. A bad value is reported at the first use of the device,
+    which checks every setting."""
+    with contextlib.suppress(ConfigurationError):
+        if settings.get("OPENTRN_AS"):
+            install()
 
 
 def uninstall() -> None:

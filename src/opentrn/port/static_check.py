@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -155,3 +157,36 @@ def check_source(path: Path, stack: Release, cuda_is_redirected: bool = False) -
             behaviour = stack.named(name)
             findings.setdefault((name, line, what), Finding(behaviour, f"{path}:{line}", what))
     return list(findings.values())
+
+
+def check_program(
+    name: str, is_module: bool, stack: Release, cuda_is_redirected: bool = False
+) -> list[Finding]:
+    """Findings in a program's own files: the script, or the module, and what it imported of its folder."""
+    return [
+        finding
+        for path in _sources(name, is_module)
+        for finding in check_source(path, stack, cuda_is_redirected)
+    ]
+
+
+def _sources(name: str, is_module: bool) -> list[Path]:
+    if is_module:
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        main = Path(spec.origin) if spec is not None and spec.origin else None
+    else:
+        main = Path(name)
+    if main is None:
+        return []
+    folder = main.resolve().parent
+    files = {main.resolve(): main}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        # Some modules name a file that is not there (torch.ops).
+        if file and os.path.isabs(file) and file.endswith(".py") and "site-packages" not in file:
+            path = Path(file).resolve()
+            if folder in path.parents and path.is_file():
+                files.setdefault(path, path)
+    return list(files.values())

@@ -4,44 +4,56 @@ one step."""
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
 from torch import nn
 
 from opentrn.device import _C
-from opentrn.errors import ConfigurationError, UnsupportedError
+from opentrn.errors import ConfigurationError, OpenTRNError, UnsupportedError
+from opentrn.predict import catalogue
 from opentrn.predict.catalogue import Model
 from opentrn.predict.plan import Plan
 from opentrn.trace.schema import CATEGORIES
 
 _KV_CACHE = CATEGORIES.index("kv cache")
+# Beside sizes, fields that decide what a step costs.
+_CHOICES = ("tie_word_embeddings", "num_experts_per_tok")
+# Fields that say nothing about the model's work.
+_METADATA = frozenset(
+    {
+        "model_type",
+        "architectures",
+        "torch_dtype",
+        "dtype",
+        "transformers_version",
+        "quantization_config",
+        "auto_map",
+        "_name_or_path",
+        "use_cache",
+    }
+)
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "amp": torch.float32}
 
 
 def configuration(model: Model, plan: Plan) -> Any:
     """The transformers configuration. ConfigurationError for what transformers does not know or refuses."""
-    from transformers import AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig
 
     fields = {
         k: v
         for k, v in model.config.items()
         if k not in ("model_type", "quantization_config", "torch_dtype", "dtype")
     }
-    try:
-        config = AutoConfig.for_model(model.config["model_type"], **fields)
-    except ValueError as error:
+    if model.config["model_type"] not in CONFIG_MAPPING:
         raise ConfigurationError(
             f"transformers knows no model type '{model.config['model_type']}'",
             where=model.source,
             cure="check the field, or upgrade transformers",
-        ) from error
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ConfigurationError(
-            f"transformers refuses the configuration: {error}",
-            where=model.source,
-            cure="correct the field it names",
-        ) from error
+        )
+    with blaming(model, "configure"):
+        config = AutoConfig.for_model(model.config["model_type"], **fields)
     longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     if longest and not is_image(model) and plan.sequence > longest:
         raise ConfigurationError(
@@ -50,6 +62,37 @@ def configuration(model: Model, plan: Plan) -> Any:
             cure=f"give --sequence of at most {longest}",
         )
     return config
+
+
+@contextlib.contextmanager
+def blaming(model: Model, doing: str) -> Iterator[None]:
+    """What PyTorch and transformers raise in here, as a ConfigurationError of the model. doing: a verb."""
+    try:
+        yield
+    except (OpenTRNError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # theirs have no common class; the cause stays attached
+        said = " ".join(str(error).split())
+        raise ConfigurationError(
+            f"transformers cannot {doing} the model: {type(error).__name__}: {said[:400]}",
+            where=model.source,
+            cure="correct the fields of the configuration that it names",
+        ) from error
+
+
+def guesses(model: Model, config: Any) -> list[str]:
+    """Fields that the answer depends on and the configuration does not say, and those nobody reads."""
+    known = type(config)().to_dict()
+    used, given = config.to_dict(), model.config
+    absent = [f"{n} = {used[n]}" for n in (*catalogue.SIZES, *_CHOICES) if n in used and n not in given]
+    lines = [f"not in the configuration, so transformers' own: {', '.join(absent)}"] if absent else []
+    # What a configuration converts (rope_theta) is gone from it; what it does not know it keeps as it came.
+    unread = sorted(set(given) & set(used) - set(known) - set(config.attribute_map) - _METADATA)
+    if unread:
+        lines.append(
+            f"fields that {type(config).__name__} does not have, without effect: {', '.join(unread)}"
+        )
+    return lines
 
 
 def attention_of(factory: Any, config: Any, plan: Plan) -> str:
@@ -74,20 +117,19 @@ def build(model: Model, plan: Plan) -> nn.Module:
 
     config = configuration(model, plan)
     factory = AutoModelForImageClassification if is_image(model) else AutoModelForCausalLM
+    if type(config) not in factory._model_mapping:
+        raise UnsupportedError(
+            f"'{config.model_type}' is neither a causal language model nor an image classifier",
+            cure="run a script of your own with opentrn run --dry",
+        )
     config._attn_implementation = attention_of(factory, config, plan)
     if plan.mode == "train" and hasattr(config, "use_cache"):
         config.use_cache = False
     before = torch.get_default_dtype()
     torch.set_default_dtype(_DTYPES[plan.precision])
     try:
-        with torch.device("meta" if plan.cores > 1 else "neuron"):
+        with torch.device("meta" if plan.cores > 1 else "neuron"), blaming(model, "build"):
             built = factory.from_config(config)
-    except (TypeError, KeyError, AttributeError, ValueError, ZeroDivisionError) as error:
-        raise ConfigurationError(
-            f"transformers cannot build the model: {type(error).__name__}: {error}",
-            where=model.source,
-            cure="correct the fields of the configuration that it names",
-        ) from error
     finally:
         torch.set_default_dtype(before)
     built.train(plan.mode == "train")

@@ -14,7 +14,7 @@ from opentrn.errors import ConfigurationError
 
 _MODELS = Path(__file__).with_name("models")
 # Fields of text models that PyTorch or transformers would only trip over deep inside.
-_POSITIVE = (
+SIZES = (
     "hidden_size",
     "num_hidden_layers",
     "num_attention_heads",
@@ -83,13 +83,14 @@ def _from_file(path: Path) -> Model:
 
 def check(config: dict[str, Any], where: str) -> None:
     """ConfigurationError for missing, impossible and contradictory fields."""
-    if not config.get("model_type"):
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or not kind:
         raise ConfigurationError(
             "the configuration has no field 'model_type'",
             where=where,
             cure='every config.json of Hugging Face has one, e.g. "model_type": "qwen3"',
         )
-    for name in _POSITIVE:
+    for name in SIZES:
         value = config.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise ConfigurationError(

@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from opentrn.errors import ConfigurationError
 
-MODES = ("train", "prefill", "decode")
-PRECISIONS = ("bf16", "fp32", "amp")
-OPTIMIZERS = ("adamw-fused", "adamw-foreach", "sgd")
+
+class Mode(StrEnum):
+    """What a step is."""
+
+    train = "train"
+    prefill = "prefill"
+    decode = "decode"
+
+
+class Precision(StrEnum):
+    """Data types of parameters, gradients, optimizer state and computation; see Plan."""
+
+    bf16 = "bf16"
+    fp32 = "fp32"
+    amp = "amp"
+
+
+class Optimizer(StrEnum):
+    """Optimizers and their implementations."""
+
+    adamw_fused = "adamw-fused"
+    adamw_foreach = "adamw-foreach"
+    sgd = "sgd"
+
+
+class Attention(StrEnum):
+    """Hugging Face attention implementations."""
+
+    sdpa = "sdpa"
+    eager = "eager"
 
 
 @dataclass(frozen=True)
@@ -43,12 +71,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name, value, choices in (
-            ("mode", self.mode, MODES),
-            ("precision", self.precision, PRECISIONS),
-            ("optimizer", self.optimizer, OPTIMIZERS),
-            ("attention", self.attention, ("sdpa", "eager")),
+            ("mode", self.mode, Mode),
+            ("precision", self.precision, Precision),
+            ("optimizer", self.optimizer, Optimizer),
+            ("attention", self.attention, Attention),
         ):
-            if value not in choices:
+            if value not in list(choices):
                 raise ConfigurationError(
                     f"{name} '{value}' is not one of {', '.join(choices)}", cure="choose one"
                 )

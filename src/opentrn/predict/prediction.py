@@ -4,49 +4,20 @@ from __future__ import annotations
 
 import gc
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from opentrn.device import _C, dry
+from opentrn.device.memory import without_limit
 from opentrn.errors import ConfigurationError, OpenTRNError
 from opentrn.explorer.summary import Summary, summarize
 from opentrn.predict import build, catalogue
 from opentrn.predict.plan import Plan
-from opentrn.trace.memory import ALLOC, FREE
-from opentrn.trace.schema import PHASES
 from opentrn.trace.session import Session, SessionOptions
-from opentrn.trace.source import DeviceSource
-
-_GIB = 1 << 30
-# Share of the device's memory that a run without limit may take: to know by how much a plan does not fit.
-_NO_LIMIT = 1e4
-
-
-@dataclass(frozen=True)
-class Shortage:
-    """Where a plan runs out of memory: the first allocation beyond the capacity (bytes)."""
-
-    needed: int
-    capacity: int
-    module: str
-    phase: str
-    step: str
-    held: list[tuple[str, int]]
-
-    @property
-    def missing(self) -> int:
-        return self.needed - self.capacity
-
-    def sentence(self) -> str:
-        held = ", ".join(f"{name} {size / _GIB:.2f} GiB" for name, size in self.held)
-        return (
-            f"does not fit, by {self.missing / _GIB:.2f} GiB ({self.needed / _GIB:.2f} needed, "
-            f"{self.capacity / _GIB:.2f} there), first at {self.module or 'outside any module'} "
-            f"in {self.phase}, held by {held}"
-        )
+from opentrn.trace.shortage import Shortage, WatchingSource
 
 
 @dataclass
@@ -62,10 +33,13 @@ class Prediction:
     model: catalogue.Model
     summary: Summary
     parameters: int
-    shortage: Shortage | None
     sharded: int = 1
     fixes: list[tuple[str, Prediction]] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
+
+    @property
+    def shortage(self) -> Shortage | None:
+        return self.summary.shortage
 
     @property
     def fits(self) -> bool:
@@ -110,32 +84,6 @@ class Prediction:
         }
 
 
-class _WatchingSource(DeviceSource):
-    """Also notes the first allocation of device 0 beyond `capacity`."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__()
-        self._capacity, self._allocated = capacity, 0
-        self.crossing: tuple[int, int] | None = None  # (module id, phase)
-
-    def memory_drain(self, stop: bool = False) -> dict[str, np.ndarray] | None:
-        columns = super().memory_drain(stop)
-        if columns is not None and self.crossing is None:
-            first = columns["device"] == 0
-            event, size = columns["event"][first], columns["size"][first].astype(np.int64)
-            change = np.where(event == ALLOC, size, np.where(event == FREE, -size, 0))
-            running = self._allocated + np.cumsum(change)
-            over = np.flatnonzero(running > self._capacity)
-            if len(over):
-                self.crossing = (
-                    int(columns["module"][first][over[0]]),
-                    int(columns["phase"][first][over[0]]),
-                )
-            elif len(running):
-                self._allocated = int(running[-1])
-        return columns
-
-
 def predict(plan: Plan, *, suggest: bool = True) -> Prediction:
     """Runs the plan dry. Not fitting is an answer, not an error.
 
@@ -176,70 +124,52 @@ def _run(plan: Plan, model: catalogue.Model) -> Prediction:
     gc.collect()
     torch.neuron.empty_cache()
     torch.neuron.reset_peak_memory_stats()
-    capacity = _C.memory_capacity(0)
-    _C.set_memory_fraction(0, _NO_LIMIT)
-    try:
-        with warnings.catch_warnings(), dry.dry_run():
-            warnings.simplefilter("ignore", FutureWarning)  # of transformers, about names it will change
-            if plan.cores == 1:
-                return _watched(plan, model, capacity)
-            with fake_world(plan.cores):
-                return _watched(plan, model, capacity)
-    finally:
-        _C.set_memory_fraction(0, 1.0)
+    with warnings.catch_warnings(), dry.dry_run(), without_limit():
+        warnings.simplefilter("ignore", FutureWarning)  # of transformers, about names it will change
+        if plan.cores == 1:
+            return _watched(plan, model)
+        with fake_world(plan.cores):
+            return _watched(plan, model)
 
 
-def _watched(plan: Plan, model: catalogue.Model, capacity: int) -> Prediction:
-    source = _WatchingSource(capacity)
+def _watched(plan: Plan, model: catalogue.Model) -> Prediction:
+    source = WatchingSource()
     session = Session(source, SessionOptions(f"predict {model.name}", by="manual", dry=True))
     session.start()
     try:
         built = build.build(model, plan)
         parameters = sum(parameter.numel() for parameter in built.parameters())
         work = build.Workload(built, model, plan)
-        work.prepare()
-        from opentrn.trace.steps import step
-
-        # Work before the first step is no step: only what follows a mark is timed.
-        for _ in range(plan.steps + (plan.mode != "train")):
-            work.step()
-            torch.neuron.synchronize()
-            step(work.tokens)
-        ended = "completed"
+        with build.blaming(model, "run"):
+            _steps(work, plan)
     except OpenTRNError:
         session.stop("failed")
         raise
-    used = str(getattr(built.config, "_attn_implementation", "unknown"))
-    record = session.stop(ended, dry.ledger_lines())
+    config = built.config
+    used = str(getattr(config, "_attn_implementation", "unknown"))
+    record = session.stop("completed", dry.ledger_lines())
     del work, built
     summary = summarize(record)
-    prediction = Prediction(plan, model, summary, parameters, None)
-    prediction.shortage = _shortage(source, summary, capacity)
-    prediction.assumptions = _assumptions(plan, model, parameters)
+    prediction = Prediction(plan, model, summary, parameters)
+    prediction.assumptions = _assumptions(plan, model, parameters, config)
     if used != plan.attention:
         prediction.assumptions.append(f"attention: {used}, for the architecture has no {plan.attention}")
     return prediction
 
 
-def _shortage(source: _WatchingSource, summary: Summary, capacity: int) -> Shortage | None:
-    peak = summary.peak
-    if peak is None or peak.allocated <= capacity:
-        return None
-    module, phase = source.crossing or (-1, 0)
-    held = sorted(peak.categories.items(), key=lambda item: -item[1])
-    names = source.names()["modules"]
-    return Shortage(
-        peak.allocated,
-        capacity,
-        names[module] if module >= 0 else "",
-        PHASES[phase],
-        "",
-        [(name, size) for name, size in held if size > 0][:4],
-    )
+def _steps(work: build.Workload, plan: Plan) -> None:
+    from opentrn.trace.steps import step
+
+    work.prepare()
+    # Work before the first step is no step: only what follows a mark is timed.
+    for _ in range(plan.steps + (plan.mode != "train")):
+        work.step()
+        torch.neuron.synchronize()
+        step(work.tokens)
 
 
-def _assumptions(plan: Plan, model: catalogue.Model, parameters: int) -> list[str]:
-    lines = [f"configuration: {model.source}"]
+def _assumptions(plan: Plan, model: catalogue.Model, parameters: int, config: Any) -> list[str]:
+    lines = [f"configuration: {model.source}", *build.guesses(model, config)]
     if model.parameters is not None:
         agrees = "equal to" if model.parameters == parameters else "unlike"
         lines.append(
@@ -257,28 +187,55 @@ def _assumptions(plan: Plan, model: catalogue.Model, parameters: int) -> list[st
     return lines
 
 
+# Core counts that are tried beyond one instance: so many times an instance's.
+_MANY_INSTANCES = (2, 4, 8, 16, 32, 64)
+
+
 def _try_fixes(prediction: Prediction) -> list[tuple[str, Prediction]]:
-    """The changes a user would try, alone and then together, each run dry."""
-    plan, tried = prediction.plan, []
+    """The changes a user would try, alone and together, each run dry; then more instances until it fits."""
+    plan, model = prediction.plan, prediction.model
     per_instance = _C.device_count()
-    changes: list[tuple[str, dict[str, Any]]] = []
-    if plan.mode == "train" and not plan.checkpointing:
-        changes.append(("activation checkpointing", {"checkpointing": True}))
-    if plan.batch > 1:
-        changes.append((f"batch {max(plan.batch // 2, 1)}", {"batch": max(plan.batch // 2, 1)}))
-    if plan.precision != "bf16":
-        changes.append(("bf16 parameters and optimizer state", {"precision": "bf16"}))
-    if plan.mode == "train" and plan.optimizer != "sgd":
-        changes.append(("SGD without momentum", {"optimizer": "sgd"}))
-    for cores in (4, 16, per_instance):
-        if plan.cores < cores <= per_instance:
-            changes.append((f"{cores} cores (FSDP2)", {"cores": cores}))
-    if plan.mode == "train" and not plan.checkpointing and plan.cores < per_instance:
-        both = {"checkpointing": True, "cores": per_instance}
-        changes.append((f"checkpointing and {per_instance} cores", both))
-    for name, change in changes:
-        try:
-            tried.append((name, _run(replace(plan, steps=1, **change), prediction.model)))
-        except OpenTRNError:
-            continue  # the change does not apply to this model
+    tried = [
+        found for name, change in _changes(plan, per_instance) if (found := _try(plan, model, name, change))
+    ]
+    if any(found.fits for _, found in tried):
+        return tried
+    checkpointing = plan.mode == "train" and not plan.checkpointing
+    for instances in _MANY_INSTANCES:
+        cores = instances * per_instance
+        if cores <= plan.cores:
+            continue
+        change: dict[str, Any] = {"cores": cores} | ({"checkpointing": True} if checkpointing else {})
+        name = f"{'checkpointing and ' if checkpointing else ''}{cores} cores ({instances} instances)"
+        found = _try(plan, model, name, change)
+        if found is not None:
+            tried.append(found)
+            if found[1].fits:
+                break
     return tried
+
+
+def _changes(plan: Plan, per_instance: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    training = plan.mode == "train"
+    if training and not plan.checkpointing:
+        yield "activation checkpointing", {"checkpointing": True}
+    if plan.batch > 1:
+        yield f"batch {plan.batch // 2}", {"batch": plan.batch // 2}
+    if plan.precision != "bf16":
+        yield "bf16 parameters and optimizer state", {"precision": "bf16"}
+    if training and plan.optimizer != "sgd":
+        yield "SGD without momentum", {"optimizer": "sgd"}
+    for cores in sorted({4, 16, per_instance}):
+        if plan.cores < cores <= per_instance:
+            yield f"{cores} cores (FSDP2)", {"cores": cores}
+    if training and not plan.checkpointing and plan.cores < per_instance:
+        yield f"checkpointing and {per_instance} cores", {"checkpointing": True, "cores": per_instance}
+
+
+def _try(
+    plan: Plan, model: catalogue.Model, name: str, change: dict[str, Any]
+) -> tuple[str, Prediction] | None:
+    try:
+        return name, _run(replace(plan, steps=1, **change), model)
+    except OpenTRNError:
+        return None  # the change does not apply to this model

@@ -53,10 +53,14 @@ def print_report(prediction: Prediction, console: Console) -> None:
     console.print(Panel(Group(*parts), title=title, title_align="left"))
 
 
+def _fixes_title(prediction: Prediction) -> str:
+    if any(found.fits for _, found in prediction.fixes):
+        return "What would make it fit (each run dry)"
+    return "What was tried to make it fit (each run dry): none of it is enough"
+
+
 def _fixes(prediction: Prediction) -> Table:
-    table = Table(
-        title="What would make it fit (each run dry)", title_justify="left", box=None, padding=(0, 2)
-    )
+    table = Table(title=_fixes_title(prediction), title_justify="left", box=None, padding=(0, 2))
     for name in ("change", "", "peak per core", "tokens/s"):
         table.add_column(name)
     for change, found in prediction.fixes:
@@ -81,7 +85,7 @@ def page(prediction: Prediction) -> str:
         + "</tr>"
         for change, found in prediction.fixes
     )
-    fixes = f"<h2>What would make it fit (each run dry)</h2><table>{rows}</table>" if rows else ""
+    fixes = f"<h2>{escape(_fixes_title(prediction))}</h2><table>{rows}</table>" if rows else ""
     notes = "".join(f"<li>{escape(line)}</li>" for line in prediction.assumptions)
     head = (
         f"<p><strong>{escape(verdict(prediction))}</strong></p><p>{escape(throughput(prediction))}</p>"

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from opentrn.trace.memory import Peak, Stack, Timeline
 from opentrn.trace.schema import STEPS, TOTALS
+from opentrn.trace.shortage import Shortage
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class RunRecord:
     machine: the attached machine's parameters (`Machine.device_parameters()`); provenance of the two peaks in
     `peak_sources`.
     span: the whole run from its first module call. modules: device ns by module path; empty without a trace.
+    shortage: of a run without a memory limit that would not have fitted.
     notes: lines for the reader (redirections, stand-ins, why a trace stopped).
     """
 
@@ -107,6 +109,7 @@ class RunRecord:
     peak: Peak | None = None
     timeline: Timeline = field(default_factory=Timeline)
     stack: Stack = field(default_factory=Stack)
+    shortage: Shortage | None = None
     notes: list[str] = field(default_factory=list)
     trace_directory: str | None = None
 
@@ -121,6 +124,9 @@ class RunRecord:
         data["span"] = Step(**data["span"]) if data["span"] else None
         data["facts"] = ModelFacts(**data["facts"]) if data["facts"] else None
         data["timeline"], data["stack"] = Timeline(**data["timeline"]), Stack(**data["stack"])
+        if data.get("shortage"):
+            data["shortage"]["held"] = [tuple(holder) for holder in data["shortage"]["held"]]
+            data["shortage"] = Shortage(**data["shortage"])
         if data["peak"]:
             data["peak"]["holders"] = [tuple(holder) for holder in data["peak"]["holders"]]
             data["peak"] = Peak(**data["peak"])

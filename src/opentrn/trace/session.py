@@ -21,6 +21,7 @@ from opentrn.trace.modules import ModuleObserver
 from opentrn.trace.record import ModelFacts, OperatorTotal, RunRecord, steps_table, totals_table
 from opentrn.trace.recorder import Recorder
 from opentrn.trace.schema import CATEGORIES, PHASES
+from opentrn.trace.shortage import shortage, sizes_of
 from opentrn.trace.source import DeviceSource
 from opentrn.trace.steps import StepRecorder
 from opentrn.trace.writer import TraceWriter
@@ -59,6 +60,7 @@ class Session:
             self._writer = TraceWriter(options.trace, described, options.limit_bytes)
         self._recorder = Recorder(source, self._writer, options.frames)
         self._facts: ModelFacts | None = None
+        self._sizes: list[tuple[str, int]] = []
         self._labelled_states: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def start(self) -> None:
@@ -95,6 +97,7 @@ class Session:
         self._steps.remove()
         span = self._steps.finish()
         self._recorder.stop()
+        peak = self._recorder.ledger.peak()
         timeline, stack = self._recorder.ledger.fullest()
         record = RunRecord(
             command=self._options.command,
@@ -109,7 +112,8 @@ class Session:
             totals=operator_totals(self._source),
             modules=self._module_times(),
             facts=self._facts,
-            peak=self._recorder.ledger.peak(),
+            peak=peak,
+            shortage=shortage(self._source, peak, self._sizes),
             timeline=timeline,
             stack=stack,
             notes=list(notes or []),
@@ -142,7 +146,7 @@ class Session:
             self._source.label(buffer, _BUFFER)
         facts = model_facts(model)
         if self._facts is None or facts.parameters > self._facts.parameters:
-            self._facts = facts
+            self._facts, self._sizes = facts, sizes_of(model)
 
     def _before_optimizer(self, optimizer: Any) -> None:
         for group in optimizer.param_groups:

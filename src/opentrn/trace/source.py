@@ -49,6 +49,10 @@ class DeviceSource:
         status, source = self._machine.provenance()[parameter]
         return f"{status}: {source}"
 
+    def memory_capacity(self) -> int:
+        """Bytes of one device."""
+        return int(self._device.memory_capacity(0))
+
     def trace_start(self, frames: bool) -> None:
         """Starts the operator buffer; `frames`: with the user's Python line of each operator."""
         self._device.trace_start({"shapes": True, "frames": frames})

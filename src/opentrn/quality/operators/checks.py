@@ -34,7 +34,7 @@ _DESCRIBED = 5
 _CPU_SEED = 1234
 
 # Verdicts on a sample, mildest first; the worst over a check's forms counts.
-_SEVERITY = ("skipped", "passed", "undefined", "unsupported", "failed")
+_SEVERITY = ("skipped", "passed", "undefined", "values", "unsupported", "failed")
 
 Call = Callable[[Any, Any, Placed, Side], Any]
 
@@ -64,7 +64,8 @@ class Failure:
 class Tally:
     """Samples of one operator, dtype and check, by verdict.
 
-    undefined: equal but for bits that are random, never written or irreproducible on CPU. unsupported: a
+    undefined: equal but for bits that are random, never written or irreproducible on CPU. values: of a dry
+    run, where the answer depends on values by its nature. unsupported: a
     listed exception. nan_payload: those of `passed` whose NaN payloads differ.
     """
 
@@ -74,6 +75,7 @@ class Tally:
     passed: int = 0
     undefined: int = 0
     unsupported: int = 0
+    values: int = 0
     failed: int = 0
     nan_payload: int = 0
     seconds: float = 0.0
@@ -201,7 +203,7 @@ class Position:
 def _verdict(failure: Failure) -> str:
     if not failure.rule:
         return "failed"
-    return "unsupported" if failure.rule == "unsupported" else "undefined"
+    return failure.rule if failure.rule in ("unsupported", "values") else "undefined"
 
 
 class OperatorCheck:

@@ -34,6 +34,14 @@ _SECTIONS: dict[str, tuple[str, str]] = {
     ),
 }
 
+_DRY_VALUES = (
+    "Dry runs: depends on values",
+    "`opentrn quality ops --dry` compares dry runs with real ones: shapes, strides, dtypes, aliasing. No "
+    "float of that sweep has bytes. These have nothing to compare: they are counted apart, and the ledger "
+    "lists each use.",
+)
+_DRY_OTHER = ("Dry runs: other results", "These differ from a real run in the way that is said.")
+
 
 def section() -> str:
     """The text between the markers, markers included."""
@@ -46,17 +54,22 @@ def section() -> str:
     ]
     entries = exceptions.load().entries
     for rule, (heading, explanation) in _SECTIONS.items():
-        rows = [entry for entry in entries if entry.rule == rule]
-        if not rows:
-            continue
-        lines += ["", f"### {heading}", "", explanation, "", "| operators | where | why |", "|---|---|---|"]
-        for entry in rows:
-            names = ", ".join(f"`{name}`" for name in entry.operators)
-            where = (
-                "; ".join(filter(None, (", ".join(entry.checks), ", ".join(entry.dtypes)))) or "everywhere"
-            )
-            lines.append(f"| {names} | {where} | {entry.reason} |")
+        lines += _table(heading, explanation, [entry for entry in entries if entry.rule == rule])
+    dry = exceptions.load(dry=True).entries[len(entries) :]
+    lines += _table(*_DRY_VALUES, [entry for entry in dry if entry.rule == "values"])
+    lines += _table(*_DRY_OTHER, [entry for entry in dry if entry.rule != "values"])
     return "\n".join([*lines, "", END])
+
+
+def _table(heading: str, explanation: str, rows: list[exceptions.ExceptionEntry]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["", f"### {heading}", "", explanation, "", "| operators | where | why |", "|---|---|---|"]
+    for entry in rows:
+        names = ", ".join(f"`{name}`" for name in entry.operators)
+        where = "; ".join(filter(None, (", ".join(entry.checks), ", ".join(entry.dtypes)))) or "everywhere"
+        lines.append(f"| {names} | {where} | {entry.reason} |")
+    return lines
 
 
 def replace_section(text: str) -> str:

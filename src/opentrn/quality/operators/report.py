@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 REQUIRED_RATE = 0.995
-VERDICTS = ("passed", "failed", "undefined", "unsupported")
+VERDICTS = ("passed", "failed", "undefined", "unsupported", "values")
 NOTE = (
     "This checks the device (registration, placement, aliasing, autograd), not the chip's numerics: "
     "values on both sides come from the host's kernels."
@@ -31,13 +31,14 @@ DRY_NOTE = (
 def summarize(sweep: Sweep, exceptions: Exceptions) -> dict[str, Any]:
     """Counts by check, status by operator, failures and what went wrong with the sweep itself.
 
-    compared: verdicts over all checks; what CPU refuses as well is skipped, with the reason, and not among
-    them. rate: those equal in all that is defined (passed + undefined) / compared. bitwise_rate: passed /
-    compared.
+    compared: verdicts over all checks but `values`; what CPU refuses as well is skipped, with the reason, and
+    not among them. rate: those equal in all that is defined (passed + undefined) / compared. bitwise_rate:
+    passed / compared.
     """
     checks = {check: _count(sweep, check) for check in CHECKS if check in sweep.request.checks}
     counts = {verdict: sum(row[verdict] for row in checks.values()) for verdict in VERDICTS}
-    compared = sum(counts.values())
+    # What depends on values by its nature has nothing to be equal to in a dry run.
+    compared = sum(counts.values()) - counts["values"]
     statuses = _statuses(sweep)
     whole = (
         sweep.request.only is None and not sweep.request.dtypes and set(sweep.request.checks) == set(CHECKS)
@@ -118,6 +119,8 @@ def _statuses(sweep: Sweep) -> list[dict[str, Any]]:
             status = "fail"
         elif count["unsupported"]:
             status = "exception"
+        elif count["values"]:
+            status = "depends on values"
         elif count["undefined"]:
             status = "pass, undefined values"
         else:
@@ -156,11 +159,16 @@ def print_summary(summary: dict[str, Any], sweep: Sweep, console: Console) -> No
         f"\n{summary['device']}{' (dry)' if summary['dry'] else ''} {verdict}: {summary['rate']:.4%} of "
         f"{summary['compared']:,} comparisons equal (≥ {summary['required_rate']:.1%} wanted), "
         f"{summary['bitwise_rate']:.4%} bit for bit; {summary['undefined']:,} of undefined values, "
-        f"{summary['unsupported']:,} listed exceptions, {summary['failed']:,} failed; "
+        f"{summary['unsupported']:,} listed exceptions, {summary['failed']:,} failed"
+        f"{_apart(summary)}; "
         f"{summary['wall_seconds']:.0f} s.",
         highlight=False,
     )
     console.print(summary["note"], highlight=False)
+
+
+def _apart(summary: dict[str, Any]) -> str:
+    return f", {summary['values']:,} more that depend on values" if summary["values"] else ""
 
 
 def _print_checks(summary: dict[str, Any], console: Console) -> None:
@@ -315,14 +323,22 @@ def one_page(summary: dict[str, Any], sweep: Sweep) -> str:
         f"{summary['bitwise_rate']:.4%} bit for bit.",
         summary["note"],
         "",
-        "| check | passed | failed | undefined values | listed exceptions | skipped |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| check | passed | failed | undefined values | listed exceptions | depends on values | skipped |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for check, row in summary["checks"].items():
         numbers = [f"{row[key]:,}" for key in (*VERDICTS, "skipped")]
         lines.append(f"| {check} | {' | '.join(numbers)} |")
     statuses = _statuses(sweep)
-    for status in ("crash", "fail", "exception", "refused by CPU", "pass, undefined values", "pass"):
+    for status in (
+        "crash",
+        "fail",
+        "exception",
+        "depends on values",
+        "refused by CPU",
+        "pass, undefined values",
+        "pass",
+    ):
         names = [f"`{row['operator']}`" for row in statuses if row["status"] == status]
         if names:
             lines += ["", f"**{status}** ({len(names)}): {' '.join(names)}"]
