@@ -156,6 +156,16 @@ def test_undefined_behaviour_raises_on_the_device():
         unwritten(torch.ones(8, 8).to("neuron"))
 
 
+def test_the_profiler_sees_calls():
+    from torch.profiler import ProfilerActivity, profile
+
+    x = torch.randn(128, 512).to("neuron")
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as recorded:
+        scale_kernel(x)
+    event = {event.key: event for event in recorded.key_averages()}["nki::scale_kernel"]
+    assert event.count == 1 and event.device_time_total > 1
+
+
 # -- operators -----------------------------------------------------------------------------------------------
 @nki_op("opentrn_tests::scale")
 def scale(x: torch.Tensor, factor: float) -> torch.Tensor:

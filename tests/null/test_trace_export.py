@@ -7,6 +7,7 @@ import pytest
 from fake_device import FakeDevice
 
 from opentrn.errors import ConfigurationError, UnsupportedError
+from opentrn.trace import engines
 from opentrn.trace import export as export_module
 from opentrn.trace.export import export
 from opentrn.trace.reader import Trace
@@ -132,3 +133,57 @@ def test_an_export_is_whole_or_absent(trace, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         export(trace, tmp_path / "x.json", "chrome")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def with_programs(tmp_path):
+    """Two launches of one program whose two DMAs overlap, one of another; written as recorded."""
+    fake = FakeDevice()
+    fake.programs = {
+        4: {
+            "core": [0, 0, 1], "engine": ["dma", "dma", "vector"],
+            "instruction": ["dma_copy", "dma_copy", "tensor_copy"], "source": ["k.py:3", None, "k.py:5"],
+            "start": [0.0, 10.4, 60.0], "end": [50.0, 70.0, 80.6],
+        },
+        9: {
+            "core": [0], "engine": ["tensor"], "instruction": ["nc_matmul"], "source": [None],
+            "start": [1.0], "end": [2.0],
+        },
+    }  # fmt: skip
+    writer = TraceWriter(tmp_path / "t", {"command": "train.py"})
+    recorder = Recorder(fake, writer, poll_seconds=1000)
+    recorder.start()
+    fake.run("nki::k", ns=81)
+    fake.launched = [(4, "k", 0, 0, 1000, 1081), (4, "k", 0, 2, 2000, 2081), (9, "m", 0, 0, 3000, 3002)]
+    recorder.stop()
+    writer.close(True)
+    return Trace(tmp_path / "t")
+
+
+def test_engines_of_programs_are_tracks(with_programs, tmp_path):
+    assert with_programs.rows("engine_intervals") == 4, "a program is written once"
+    assert with_programs.table("launches").to_pylist()[1] == {
+        "program": 4, "name": "k", "device": 0, "stream": 2, "device_start": 2000, "device_end": 2081,
+    }  # fmt: skip
+    export(with_programs, tmp_path / "t.json", "chrome")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    slices = [e for e in events if e["ph"] == "X" and "core" in names[e["tid"]]]
+    assert [(names[e["tid"]], e["name"], e["ts"]) for e in slices] == [
+        ("neuron:0 core 0 dma", "dma_copy", 1.0),
+        ("neuron:0 core 0 dma 2", "dma_copy", 1.01),
+        ("neuron:0 core 1 vector", "tensor_copy", 1.06),
+        ("neuron:0 stream 2 core 0 dma", "dma_copy", 2.0),
+        ("neuron:0 stream 2 core 0 dma 2", "dma_copy", 2.01),
+        ("neuron:0 stream 2 core 1 vector", "tensor_copy", 2.06),
+        ("neuron:0 core 0 tensor", "nc_matmul", 3.001),
+    ]
+    assert slices[0]["args"] == {"source": "k.py:3"} and slices[1]["args"] == {}
+    for thread in names:
+        _check_no_overlap([(e["ts"], e["ts"] + e["dur"]) for e in slices if e["tid"] == thread])
+
+
+def test_an_export_says_what_it_leaves_out(with_programs):
+    kept = list(engines.slices(with_programs, most=4))
+    assert [one.name for one in kept[:-1]] == ["dma_copy", "dma_copy", "tensor_copy"]
+    assert "2 launches left out" in kept[-1].name and (kept[-1].start, kept[-1].end) == (2000, 3002)

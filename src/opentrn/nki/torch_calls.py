@@ -6,6 +6,7 @@ The device is a layer of its own that this package does not know: it connects it
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -100,12 +101,22 @@ def call(
         elif device.type == "cpu":
             results = _run_on_host(one, originals, check)
         else:
-            results = _run_on_device(one, originals, device, check)
+            with _profiled(name):
+                results = _run_on_device(one, originals, device, check)
     traced, made = results
     _count_writes(traced, originals)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         made = _without_backward(name, tensors, made)
     return restore_result(traced.result, made)
+
+
+def _profiled(kernel: str) -> Any:
+    """An event of torch.profiler around the call, as operators have."""
+    import torch
+
+    if not torch.autograd._profiler_enabled():
+        return contextlib.nullcontext()
+    return torch.profiler.record_function(f"nki::{kernel}")
 
 
 def _plain_number(value: Any) -> Any:
