@@ -36,6 +36,8 @@ def partition_first(view: NkiTensor) -> NkiTensor:
     if len(view._counts) == 1:
         view = view._with((*view._steps, 1), (*view._counts, 1))
     width = storage.partition_bytes // ITEMSIZE[view.dtype]
+    if width and view._counts[0] > 1 and view._steps[0] >= width and view._steps[0] % width == 0:
+        return view  # almost always
     at = next(
         (
             d
@@ -154,27 +156,28 @@ def _range_of(item: Any, size: int) -> tuple[int, int, int]:
 
 
 def _advanced(view: NkiTensor, items: list[Any]) -> NkiTensor:
-    indices = [item for item in items if isinstance(item, Index)]
-    rank = max(item.ndim for item in indices)
-    dims = [1] * rank
-    for item in indices:
-        for place, size in enumerate(item.dims, rank - item.ndim):
-            dims[place] = max(dims[place], size)
-    offset, steps = view.offset, [0] * rank
-    for axis, item in enumerate(items):
-        step = view._steps[axis]
-        if isinstance(item, Index):
+    rank = max(len(item.dims) for item in items if type(item) is Index)
+    offset, dims, steps = view.offset, [1] * rank, [0] * rank
+    rest: list[tuple[int, int]] = []
+    for step, size, item in zip(view._steps, view._counts, items, strict=True):
+        if type(item) is Index:
             if item.coefs is None:
                 raise UnimplementedError(f"{view.name}: an index with // or % is not an access pattern")
             offset = offset + item.const * step
-            for place, factor in enumerate(item.coefs, rank - item.ndim):
-                steps[place] += factor * step
+            place = rank - len(item.dims)
+            for extent, factor in zip(item.dims, item.coefs, strict=True):
+                if extent > dims[place]:
+                    dims[place] = extent
+                if factor:
+                    steps[place] += factor * step
+                place += 1
         elif isinstance(item, (int, np.integer)):
             offset = offset + int(item) * step
         else:
-            start, length, stride = _range_of(item, view._counts[axis])
+            start, length, stride = _range_of(item, size)
             offset = offset + start * step
             if length != 1:
-                dims.append(length)
-                steps.append(step * stride)
+                rest.append((step * stride, length))
+    steps += [step for step, _ in rest]
+    dims += [length for _, length in rest]
     return NkiTensor(view._storage, view.dtype, offset, tuple(steps), tuple(dims))
