@@ -183,18 +183,24 @@ void place_tensors(Program& p, bool limited) {
       const std::vector<Life> lives = lifetimes(p, core, space);
       const bool sbuf = space == Space::sbuf;
       constexpr i64 unlimited = i64(1) << 24;  // 16 MiB a partition
-      const i64 capacity = !limited ? unlimited
-                                    : i64(chip[sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]) -
-                                          (sbuf ? i64(chip["sbuf_reserved_bytes_per_partition"]) : 0);
+      i64 capacity = i64(chip[sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]) -
+                     (sbuf ? i64(chip["sbuf_reserved_bytes_per_partition"]) : 0);
       std::string holders;
       std::vector<std::pair<i32, i64>> placed;
       std::vector<i64> copies(lives.size(), 1);
       auto fits = [&] { return place(p, lives, capacity, 64, sbuf ? 0 : 2048, copies, holders, placed); };
-      if (!fits())
+      // Without the limit a program that fits is placed all the same as on the chip, so that its loops overlap.
+      bool placeable = fits();
+      const bool rotates = placeable;
+      if (!placeable && !limited) {
+        capacity = unlimited;
+        placeable = fits();
+      }
+      if (!placeable)
         throw Error(Category::capacity,
                     std::string(space_names[int(space)]) + " of core " + std::to_string(core) + " is full: " + holders,
                     "", "use smaller tiles, or let tensors end earlier");
-      if (limited) spread(lives, sbuf ? 16 : 8, copies, fits);
+      if (rotates) spread(lives, sbuf ? 16 : 8, copies, fits);
       fits();
       std::map<i32, i32> places;
       for (std::size_t n = 0; n < lives.size(); ++n) places[lives[n].buffer] = i32(copies[n]);
