@@ -57,6 +57,28 @@ def test_launch_grids_spread_over_cores():
         np.testing.assert_array_equal(nki.simulate_kernel(copy[grid], x), x)
 
 
+def test_programs_that_do_the_same_run_once():
+    """A kernel that does not ask for its place on the grid is the same program for every place."""
+
+    @nki.jit
+    def everything(x):
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        for i in nl.affine_range(x.shape[0]):
+            nl.store(out[i], value=nl.exp(nl.load(x[i])))
+        return out
+
+    @nki.jit
+    def accumulate(x):
+        nl.store(x, value=nl.add(nl.load(x), 1.0))
+        return x
+
+    x = uniform(3, 8, 2)
+    np.testing.assert_allclose(nki.simulate_kernel(everything[3], x), np.exp(x), rtol=1e-5)
+    one, three = (trace(everything.func, grid, (x,), {}, dialect=CLASSIC)[0] for grid in (None, 3))
+    assert three.program.dynamic_count() == one.program.dynamic_count() == 9
+    np.testing.assert_array_equal(nki.simulate_kernel(accumulate[3], np.zeros((8, 2), np.float32)), 3)
+
+
 def test_offsets_that_are_known_at_run_time():
     @nki.jit
     def gather(x, offsets):

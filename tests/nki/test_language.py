@@ -233,3 +233,18 @@ def test_written_arguments_are_updated_in_place():
     result = nki.simulate(kernel)(X, state)
     np.testing.assert_array_equal(state, X)
     np.testing.assert_array_equal(result, X)
+
+
+def test_forgotten_programs_are_freed():
+    import gc
+    import weakref
+
+    from opentrn.nki.traced import forget_programs, trace
+
+    traced, _ = trace(uses_globals.func, None, (X,), {})
+    assert trace(uses_globals.func, None, (X,), {})[0] is traced
+    kept = weakref.ref(traced)
+    del traced
+    forget_programs()
+    gc.collect()
+    assert kept() is None

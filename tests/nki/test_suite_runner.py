@@ -89,7 +89,7 @@ def names(results):
 
 
 def test_outcomes_are_stored_and_counted(checkout):
-    code, summary, results = run(checkout)
+    code, summary, results = run(checkout, "--large", "skip")
     assert code == 1 and summary["missed"] == ["test/unit/test_double.py", "all"]
     counts = summary["files"]["test/unit/test_double.py"]
     assert (counts["passed"], counts["failed"], counts["skipped"]) == (7, 1, 1)

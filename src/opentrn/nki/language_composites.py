@@ -185,6 +185,7 @@ def device_print(print_prefix: str, tensor: Any) -> None:
 def program_id(axis: int = 0) -> int:
     """This program's place along an axis of the launch grid."""
     tracer = active()
+    tracer.asked_for_place = True
     return tracer.place[axis] if axis < len(tracer.place) else 0
 
 

@@ -65,7 +65,9 @@ class Dialect:
     """How one generation of kernels is traced.
 
     launch: grid of ``kernel[grid]`` → Launch; wrap: an argument as the kernel sees it; end: called after each
-    program of the grid; shared_inputs: whether arguments count as shared between cores even on one core.
+    program of the grid; shared_inputs: whether arguments count as shared between cores even on one core;
+    runs_equal_programs_once: programs of the grid that do not ask for their place, and so do the same, run
+    once.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Dialect:
     wrap: Callable[[NkiTensor], Any]
     end: Callable[[Tracer], None]
     shared_inputs: bool
+    runs_equal_programs_once: bool = False
 
 
 def launch_of(grid: Any) -> Launch:
@@ -120,11 +123,17 @@ class Traced:
 
 # Function → key → program. `_kept` lists the entries in the order of their making.
 _caches: weakref.WeakKeyDictionary[Any, dict[Any, Traced]] = weakref.WeakKeyDictionary()
+_kept: deque[tuple[weakref.ref[Any], dict[Any, Traced], Any, int]] = deque()
+_keeping = threading.Lock()
 
 
 def forget_programs() -> None:
     """Empty the cache of traced kernels: a long run over many shapes keeps none of them."""
-    _caches.clear()
+    with _keeping:
+        for _, entries, _, _ in _kept:
+            entries.clear()
+        _kept.clear()
+        _caches.clear()
 
 
 @contextlib.contextmanager
@@ -137,10 +146,6 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-_kept: deque[tuple[weakref.ref[Any], dict[Any, Traced], Any, int]] = deque()
-_keeping = threading.Lock()
 
 
 def _keep(known: dict[Any, Traced], key: Any, traced: Traced) -> None:
@@ -246,7 +251,9 @@ class Call:
         result = None
         with tracer, _no_collection():
             for core, places in enumerate(launch.places):
-                for place in places:
+                for turn, place in enumerate(places):
+                    if turn and self.dialect.runs_equal_programs_once and tracer.repeats():
+                        break
                     tracer.start_core(core)
                     tracer.place = place
                     positional, named = _arguments(

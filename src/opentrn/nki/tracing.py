@@ -62,6 +62,7 @@ class Tracer:
         self.chip, self.lnc, self.grid_rank = chip, lnc, grid_rank
         self.grid: tuple[int, ...] = (lnc,) if grid_rank else ()
         self.place: tuple[int, ...] = (0,)
+        self.asked_for_place = False
         self.rank, self.world = rank, world
         self.builder = engine_hook.builder(chip, lnc, name)
         self.emit = self.builder.emit
@@ -111,6 +112,12 @@ class Tracer:
         self._shared_used = 0
         self._identities = {}
         self.builder.core(core)
+
+    def repeats(self) -> bool:
+        """Whether another program of the grid would only write the same again: none has asked for its place,
+        and no argument is written."""
+        inputs = {storage for storage, _ in self.inputs.values()}
+        return not self.asked_for_place and not inputs & self.written
 
     def end_core(self) -> None:
         """Check that the core's trace is complete. Raises UnsupportedError for a loop left by `break`."""

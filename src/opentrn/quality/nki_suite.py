@@ -16,6 +16,7 @@ import typer
 from opentrn.errors import ConfigurationError
 from opentrn.quality.kernels import results as outcomes
 from opentrn.quality.kernels.run import Request, run
+from opentrn.quality.kernels.suites import detect
 
 LARGE = ("skip", "include", "only")
 
@@ -29,8 +30,9 @@ def nki(
     sample: Annotated[int, typer.Option(help="Cases per test file, drawn at random; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the sample; a larger one contains the smaller.")] = 0,
     large: Annotated[
-        str, typer.Option(metavar="|".join(LARGE), help="Cases that the suite skips in simulation.")
-    ] = "skip",
+        str | None,
+        typer.Option(metavar="|".join(LARGE), help="Cases with large sizes; as the suite itself does."),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 1,
     timeout: Annotated[float, typer.Option(help="Processor seconds per case; 0: none.")] = 0.0,
     memory: Annotated[float, typer.Option(help="GiB of address space per process; 0: no limit.")] = 0.0,
@@ -47,6 +49,8 @@ def nki(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run a public kernel suite's own tests on the virtual core. Exit code 1 below the shares asked for."""
+    if large is None:
+        large = "skip" if detect(suite.resolve()).targets else "include"
     if large not in LARGE:
         raise ConfigurationError(f"--large {large}", cure=f"one of {', '.join(LARGE)}")
     results = results.resolve()

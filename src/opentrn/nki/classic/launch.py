@@ -18,7 +18,7 @@ from opentrn.nki.timing import BenchmarkResult
 from opentrn.nki.traced import Dialect, Traced, trace
 from opentrn.nki.tracing import active_or_none
 
-CLASSIC = Dialect("neuronxcc.nki", launch_of, Tile, flush, True)
+CLASSIC = Dialect("neuronxcc.nki", launch_of, Tile, flush, shared_inputs=True, runs_equal_programs_once=True)
 
 
 class ClassicKernel(Kernel):

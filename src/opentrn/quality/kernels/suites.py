@@ -17,8 +17,8 @@ class Suite:
 
     marker: a path that identifies it; paths: its import paths; tests: where its tests are; options: of
     pytest; packages: what its tests import beyond OpenTRN's own dependencies; targets: whether it takes
-    --platform-target; numeric: options that leave out the cases which read latencies; timing: whether there
-    are such cases.
+    --platform-target, and leaves out large cases in simulation; numeric: options that leave out the cases
+    which read latencies; timing: whether there are such cases.
     """
 
     name: str
