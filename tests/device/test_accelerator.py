@@ -7,40 +7,68 @@ import pytest
 import torch
 from device_helpers import NEURON
 
-# What torch.cuda has and torch.neuron has not, with the reason.
-ABSENT = {
-    "CUDA's own runtime, error codes and libraries": """
-        CudaError DeferredCudaCallError check_error cudaStatus cudart current_blas_handle
-        current_solver_handle has_magma
-        get_gencode_flags jiterator nccl nvtx tunable profiler GreenContext""",
-    "typed storages and tensors, deprecated in PyTorch": """
-        BFloat16Storage BFloat16Tensor BoolStorage BoolTensor ByteStorage ByteTensor CharStorage CharTensor
-        ComplexDoubleStorage ComplexFloatStorage DoubleStorage DoubleTensor FloatStorage FloatTensor
-        HalfStorage
-        HalfTensor IntStorage IntTensor LongStorage LongTensor ShortStorage ShortTensor""",
-    "old names, deprecated in PyTorch": "max_memory_cached memory_cached reset_max_memory_cached",
-    "captured graphs: torch.compile is the way to one program": """
-        CUDAGraph graph graph_pool_handle graphs make_graphed_callables""",
-    "the allocator is the model of the device's own and cannot be replaced": """
-        CUDAPluggableAllocator MemPool caching_allocator_alloc caching_allocator_delete
-        caching_allocator_disabled
-        caching_allocator_enable change_current_allocator use_mem_pool""",
-    "no pointer of another runtime stands for a virtual stream": "ExternalStream get_stream_from_external",
-    "telemetry of hardware there is not": "power_draw temperature memory_usage list_gpu_processes",
-    "synchronisations are not intercepted": "get_sync_debug_mode set_sync_debug_mode",
-    "sparse tensors are refused": "sparse",
-}
+from opentrn.device import absent
 
 
 def test_names_of_cuda() -> None:
-    absent = {name for names in ABSENT.values() for name in names.split()}
+    """Each is there, or says why not and what to do."""
     missing = {name for name in torch.cuda.__all__ if not hasattr(torch.neuron, name)}
-    assert missing == absent & missing and not missing - absent, (
-        f"neither there nor explained: {missing - absent}"
-    )
-    assert not absent - missing, f"there, so no longer to be listed: {absent - missing}"
+    assert not missing - set(absent.NAMES), f"neither there nor explained: {missing - set(absent.NAMES)}"
+    assert not {name for name in absent.NAMES if hasattr(torch.neuron, name)}
+    for name in absent.NAMES:
+        with pytest.raises(
+            AttributeError, match=rf"opentrn: torch.neuron.{name} is not there: .+\n  what to do: .+"
+        ):
+            getattr(torch.neuron, name)
+    with pytest.raises(AttributeError, match=r"opentrn: torch.neuron.memory.MemPool .*\n  what to do"):
+        _ = torch.neuron.memory.MemPool
+    with pytest.raises(AttributeError, match=r"module 'torch.neuron' has no attribute 'no_such_name'"):
+        _ = torch.neuron.no_such_name
     assert sorted(torch.neuron.__all__) == sorted(set(torch.neuron.__all__))
     assert all(hasattr(torch.neuron, name) for name in torch.neuron.__all__)
+
+
+def test_statistics_have_the_keys_of_cuda() -> None:
+    """Keys as torch.cuda.memory_stats documents them."""
+    torch.ones(2, device=NEURON)
+    kinds = ("current", "peak", "allocated", "freed")
+    pools = ("all", "large_pool", "small_pool")
+    counts = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes",
+              "allocation", "segment", "active", "inactive_split")  # fmt: skip
+    keys = {f"{count}.{pool}.{kind}" for count in counts for pool in pools for kind in kinds}
+    keys |= {f"{count}.{kind}" for count in ("oversize_allocations", "oversize_segments") for kind in kinds}
+    keys |= {"num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free",
+             "max_split_size"}  # fmt: skip
+    stats = torch.neuron.memory_stats()
+    assert keys <= set(stats), keys - set(stats)
+    assert stats["num_device_alloc"] - stats["num_device_free"] == stats["segment.all.current"] > 0
+
+
+def test_properties_that_only_cuda_has() -> None:
+    properties = torch.neuron.get_device_properties()
+    with pytest.raises(AttributeError, match=r"no property 'warp_size'\n  what to do: .parameters"):
+        _ = properties.warp_size
+    assert getattr(properties, "warp_size", 32) == 32
+
+
+def test_ranges_appear_in_the_profile() -> None:
+    ranges = torch.neuron.nvtx
+    with torch.profiler.profile() as profile:
+        assert (ranges.range_push("outer"), ranges.range_push("inner")) == (0, 1)
+        ranges.mark("point")
+        handle = ranges.range_start("apart")
+        assert (ranges.range_pop(), ranges.range_pop(), ranges.range_pop()) == (1, 0, -1)
+        ranges.range_end(handle)
+        ranges.range_end(handle)  # closed already
+        with ranges.range("step {}", 3):
+            torch.ones(2, device=NEURON) + 1
+        ranges.range("named")(lambda: None)()
+    found = {event.key for event in profile.key_averages()}
+    assert {"outer", "inner", "point", "apart", "step 3", "named"} <= found
+
+
+def test_priorities_of_streams() -> None:
+    assert torch.neuron.Stream.priority_range() == (0, 0) and torch.neuron.Stream(priority=-1).priority == 0
 
 
 def test_names_of_the_memory_module() -> None:

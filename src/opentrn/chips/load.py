@@ -85,7 +85,7 @@ def nearest(wrong: str, valid: Iterable[str]) -> str:
     close = [folded[match] for match in difflib.get_close_matches(wrong.lower(), folded, n=3, cutoff=0.5)]
     if close:
         return "did you mean " + " or ".join(close) + "?"
-    return "valid names: " + ", ".join(names) if len(names) <= 40 else f"{len(names)} names are valid"
+    return "valid names: " + ", ".join(names) if len(names) <= 40 else f"{len(names)} names are valid;"
 
 
 def load_chip(name: str) -> Chip:

@@ -15,12 +15,14 @@ from types import ModuleType
 
 from opentrn.compat import (
     autograd,
+    data_parallel,
     dlpack,
     flex_attention,
     flop_counter,
     hugging_face,
     inductor,
     kernels,
+    process_sharing,
     profiler,
     safetensors,
 )
@@ -31,6 +33,8 @@ PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch.nn.attention.flex_attention": flex_attention.accept_device,
     "torch._inductor.compile_fx": inductor.refuse_device,
     "torch.autograd.profiler": profiler.mark_operators,
+    "torch.nn.parallel.comm": data_parallel.copy_between_devices,
+    "torch.multiprocessing.reductions": process_sharing.refuse_device_tensors,
     "torch._tensor": dlpack.name_device,
     "torch._dynamo.trace_rules": kernels.do_not_trace,
     "torch.utils.flop_counter": flop_counter.count_attention,

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from opentrn.device import _C, memory_log
+from opentrn.device import _C, absent, memory_log
 from opentrn.device.index import resolve
 
 # The reader's name in the allocation log, and by device what it has read, as the visualiser's records.
@@ -21,11 +21,31 @@ _HISTORY = "memory history"
 _history: dict[int, deque[dict[str, Any]]] = {}
 
 
+# CUDA's allocator counts blocks above a limit of splitting. Here, as by default there, no limit is set, so
+# that no block is above it; and freeing needs no wait for streams.
+_UNLIMITED = {
+    "max_split_size": -1,
+    "num_sync_all_streams": 0,
+    **{
+        f"{what}.{kind}": 0
+        for what in ("oversize_allocations", "oversize_segments")
+        for kind in ("current", "peak", "allocated", "freed")
+    },
+}
+
+
+def __getattr__(name: str) -> Any:
+    absent.refuse("torch.neuron.memory", name)
+
+
 def memory_stats(device: Any = None) -> dict[str, Any]:
     """Flat statistics with the key names of torch.cuda.memory_stats; zeros before the first use."""
     if not _C.is_attached():
         return {}
-    return dict(sorted(_C.memory_stats(resolve(device, optional=True)).items()))
+    stats = _C.memory_stats(resolve(device, optional=True))
+    stats.update(_UNLIMITED, num_device_alloc=stats["segment.all.allocated"])
+    stats["num_device_free"] = stats["segment.all.freed"]
+    return dict(sorted(stats.items()))
 
 
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:

@@ -6,11 +6,14 @@ torch.device.
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from opentrn.device import _C, amp, memory, random, streams
+from opentrn.device import _C, absent, amp, memory, random, streams
+from opentrn.device import ranges as nvtx
 from opentrn.device.index import resolve
 from opentrn.device.memory import (
     device_memory_used,
@@ -67,7 +70,7 @@ __all__ = [
     "ipc_collect", "is_available", "is_bf16_supported", "is_current_stream_capturing", "is_initialized",
     "is_tf32_supported", "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved",
     "mem_get_info", "memory", "memory_allocated", "memory_reserved", "memory_snapshot", "memory_stats",
-    "memory_stats_as_nested_dict", "memory_summary", "random", "reset_accumulated_host_memory_stats",
+    "memory_stats_as_nested_dict", "memory_summary", "nvtx", "random", "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_host_memory_stats",
     "reset_peak_memory_stats", "seed", "seed_all", "set_device", "set_per_process_memory_fraction",
     "set_rng_state", "set_rng_state_all", "set_stream", "stream", "streams", "synchronize", "utilization",
@@ -84,7 +87,9 @@ def __getattr__(name: str) -> Any:
     # Activation checkpointing and fork_rng save the device's random state only where this is true.
     if name == "_initialized":
         return _C.is_attached()
-    raise AttributeError(f"module 'torch.neuron' has no attribute '{name}'")
+    if name == "comm":
+        return importlib.import_module("torch.nn.parallel.comm")
+    absent.refuse("torch.neuron", name)
 
 
 def init() -> None:
@@ -94,6 +99,11 @@ def init() -> None:
 
 def _lazy_init() -> None:
     init()
+
+
+def _lazy_call(call: Callable[[], Any], **_: Any) -> None:
+    """CUDA puts calls off until its first use. Nothing here has to wait."""
+    call()
 
 
 def is_initialized() -> bool:
@@ -184,6 +194,12 @@ class _Properties:
         self.major, self.minor = get_device_capability(index)
         self.is_integrated = False
         self.is_multi_gpu_board = False
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"opentrn: a logical NeuronCore has no property '{name}'\n"
+            "  what to do: .parameters has the chip's own numbers"
+        )
 
     def __repr__(self) -> str:
         return (

@@ -19,6 +19,16 @@ class Stream(torch.Stream):
         index = resolve(device, optional=True)
         return super().__new__(cls, device=torch.device("neuron", index), priority=priority)
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """(lowest, highest) priority. There is one: queues of a core take no precedence over each other."""
+        return 0, 0
+
+    @property
+    def priority(self) -> int:
+        """What was asked for, clamped to priority_range() as CUDA does: 0."""
+        return 0
+
     def wait_event(self, event: torch.Event) -> None:
         event.wait(self)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing import spawn
 from types import ModuleType
 from typing import Any
@@ -104,73 +104,13 @@ def _distributed() -> None:
     _device_mesh()
 
 
-# ---- nn.DataParallel: its copies between devices are CUDA's in C++ ---------------------------------------
-
-
-def _place(index: Any) -> torch.device:
-    return torch.device("neuron", index if isinstance(index, int) else torch.device(index).index or 0)
-
-
-def broadcast(tensor: torch.Tensor, devices: Any = None, *, out: Any = None) -> tuple:
-    if devices is None:
-        return tuple(copy.copy_(tensor) for copy in out)
-    return tuple(tensor.to(_place(device)) for device in devices)
-
-
-def broadcast_coalesced(tensors: Sequence[torch.Tensor], devices: Any, buffer_size: int = 0) -> tuple:
-    return tuple(tuple(tensor.to(_place(device)) for tensor in tensors) for device in devices)
-
-
-def reduce_add(inputs: Sequence[torch.Tensor], destination: Any = None) -> torch.Tensor:
-    place = inputs[0].device if destination is None else _place(destination)
-    total = inputs[0].to(place, copy=True)
-    for value in inputs[1:]:
-        total += value.to(place)
-    return total
-
-
-def reduce_add_coalesced(inputs: Any, destination: Any = None, buffer_size: int = 0) -> tuple:
-    return tuple(reduce_add(values, destination) for values in zip(*inputs, strict=True))
-
-
-def scatter(
-    tensor: torch.Tensor,
-    devices: Any = None,
-    chunk_sizes: Any = None,
-    dim: int = 0,
-    streams: Any = None,
-    *,
-    out: Any = None,
-) -> tuple:
-    if out is not None:
-        pieces = tensor.split([piece.shape[dim] for piece in out], dim)
-        return tuple(target.copy_(piece) for target, piece in zip(out, pieces, strict=True))
-    pieces = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(list(chunk_sizes), dim)
-    return tuple(piece.to(_place(device)) for piece, device in zip(pieces, devices, strict=False))
-
-
-def gather(
-    tensors: Sequence[torch.Tensor], dim: int = 0, destination: Any = None, *, out: Any = None
-) -> torch.Tensor:
-    if out is not None:
-        return torch.cat([tensor.to(out.device) for tensor in tensors], dim, out=out)
-    on_host = destination == -1 or str(destination) == "cpu"
-    place = (
-        torch.device("cpu") if on_host else tensors[0].device if destination is None else _place(destination)
-    )
-    return torch.cat([tensor.to(place) for tensor in tensors], dim)
-
-
-COPIES = (broadcast, broadcast_coalesced, reduce_add, reduce_add_coalesced, scatter, gather)
+# ---- nn.DataParallel -------------------------------------------------------------------------------------
 
 
 def _data_parallel() -> None:
+    importlib.import_module("torch.cuda.comm")  # scripts use it without importing it
     # torch.nn.parallel shows the function of the same name.
     module: Any = importlib.import_module("torch.nn.parallel.data_parallel")
-    comm, cuda_comm = (importlib.import_module(f"torch.{name}.comm") for name in ("nn.parallel", "cuda"))
-    for function in COPIES:
-        setattr(comm, function.__name__, function)
-        setattr(cuda_comm, function.__name__, function)
     module._get_available_device_type = lambda: "neuron"
     module._get_all_device_indices = lambda: list(range(cuda_devices.device_count()))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from opentrn.device import memory, neuron
+from opentrn.device import memory, neuron, ranges
 from opentrn.device.index import resolve
 from opentrn.errors import UnsupportedError
 from opentrn.port import cuda_devices, cuda_graphs, cuda_streams
@@ -39,6 +39,7 @@ RENAMED = {
     "_exchange_device": "_exchange_device",
     "_maybe_exchange_device": "_maybe_exchange_device",
     "_is_in_bad_fork": "_is_in_bad_fork",
+    "_sleep": "_sleep",
 }
 
 # Accepted: name → what it answers. They have no effect on this device, and the report says so.
@@ -235,32 +236,15 @@ def _index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
     return -1 if allow_cpu and str(device) == "cpu" else resolve(to_neuron(device), optional=optional)
 
 
-_NVTX_RANGES: list[Any] = []
+def _range(name: str) -> Callable[..., Any]:
+    target = getattr(ranges, name)
 
+    def call(*args: Any) -> Any:
+        LEDGER.note("torch.cuda.nvtx", "torch.profiler.record_function ranges")
+        return target(*args)
 
-def _range_push(message: str, *_: Any) -> int:
-    LEDGER.note("torch.cuda.nvtx", "torch.profiler.record_function ranges")
-    span = torch.profiler.record_function(str(message))
-    span.__enter__()
-    _NVTX_RANGES.append(span)
-    return len(_NVTX_RANGES) - 1
-
-
-def _range_pop() -> int:
-    if not _NVTX_RANGES:
-        return -1
-    _NVTX_RANGES.pop().__exit__(None, None, None)
-    return len(_NVTX_RANGES)
-
-
-def _range_start(message: str, *_: Any) -> Any:
-    span = torch.profiler.record_function(str(message))
-    span.__enter__()
-    return span
-
-
-def _range_end(span: Any) -> None:
-    span.__exit__(None, None, None)
+    call.__name__ = call.__qualname__ = name
+    return call
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -269,14 +253,18 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 # Module of torch.cuda → its functions that would reach for a CUDA library.
 SUBMODULES: dict[str, dict[str, Any]] = {
-    "nvtx": {
-        "range_push": _range_push,
-        "range_pop": _range_pop,
-        "range_start": _range_start,
-        "range_end": _range_end,
-        "mark": _nothing,
-    },
+    "nvtx": {name: _range(name) for name in ("range_push", "range_pop", "range_start", "range_end", "mark")},
     "profiler": {"start": _nothing, "stop": _nothing, "init": _nothing},
+    "jiterator": {
+        name: _refused(f"jiterator.{name}", "write it as PyTorch operators, or as an NKI kernel")
+        for name in ("_create_jit_fn", "_create_multi_output_jit_fn")
+    },
+    "tunable": {
+        name: (lambda: False)
+        if name.endswith("is_enabled")
+        else _refused(f"tunable.{name}", "remove the call: there are no GEMM implementations to choose from")
+        for name in torch.cuda.tunable.__all__
+    },
     "nccl": {"version": lambda: (2, 27, 0), "is_available": lambda tensors: False},
     "memory": {
         "_record_memory_history": _memory_history,
