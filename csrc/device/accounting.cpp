@@ -1,6 +1,7 @@
 #include "device/accounting.h"
 
 #include "device/alias.h"
+#include "device/simulated.h"
 #include "device/trace.h"
 
 namespace opentrn::device {
@@ -28,13 +29,21 @@ void count(Device& device, OperatorTraits& traits, const timeline::OperatorCost&
   traits.device_ns += cost.duration;
   traits.flops += cost.flops;
   traits.bytes += cost.bytes;
-  if (cost.provenance == timeline::Provenance::kSimulated) traits.simulated_ns += cost.duration;
+  if (cost.provenance == timeline::Provenance::kSimulated) {
+    ++traits.simulated_count;
+    traits.simulated_ns += cost.duration;
+    traits.simulated_flops += cost.flops;
+    traits.simulated_bytes += cost.bytes;
+  }
 }
 
 timeline::OperatorCost cost_of(const timeline::Machine& machine, const Ran& ran, const timeline::Work* given) {
   if (ran.has_cost && *ran.has_cost) return *ran.cost;
-  const timeline::Work work = given ? *given : describe_work(*ran.traits, ran.inputs, ran.written, ran.outputs);
-  const timeline::OperatorCost cost = timeline::modelled_cost(machine, work);
+  const timeline::Work work = given ? *given : describe_work(*ran.traits, ran.inputs, ran.arguments, ran.outputs);
+  const std::optional<double> program =
+      timeline::programs::enabled() ? simulated_ns(ran, work) : std::optional<double>();
+  const timeline::OperatorCost cost =
+      program ? timeline::simulated_cost(machine, work, *program) : timeline::modelled_cost(machine, work);
   if (ran.has_cost) {
     *ran.cost = cost;
     *ran.has_cost = true;
@@ -82,7 +91,7 @@ void account_copy(OperatorTraits& traits, c10::DeviceIndex device, TensorRefs in
     work.from_host = from_host;
   }
   if (from_host) mark_category(target, memory::Category::kInput);
-  account({&traits, device, inputs, uint64_t{1} << (source_first ? 1 : 0), {}}, &work);
+  account({&traits, device, inputs, {}, {}}, &work);
   if (to_host) synchronize_host(device);
 }
 

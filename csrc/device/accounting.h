@@ -11,11 +11,12 @@ struct Ran {
   OperatorTraits* traits;
   c10::DeviceIndex device;
   TensorRefs inputs;
-  uint64_t written = 0;  // of inputs
-  TensorRefs outputs;    // fresh results
+  c10::ArrayRef<uint8_t> arguments;  // which argument gave each input
+  TensorRefs outputs;                // fresh results
   // A cost worked out before for the same signature; filled where `has_cost` says it is not yet.
   timeline::OperatorCost* cost = nullptr;
   bool* has_cost = nullptr;
+  bool causal = false;  // attention
 };
 
 // Issues the operator on the current stream of its device. `work` overrides the description from the tensors.

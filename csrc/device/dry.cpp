@@ -108,7 +108,7 @@ class InferredCall {
   void write_arguments() {
     size_t written = 0;
     for (const auto& entry : scan_.tensors) {
-      if (!is_written(traits_, entry.argument)) continue;
+      if (!traits_.writes(entry.argument)) continue;
       const size_t position = written++;
       if (!is_neuron(entry.tensor)) {
         write_host_tensor(entry.tensor);
@@ -206,12 +206,10 @@ class InferredCall {
   void put_on_clock() {
     if (traits_.operator_class == timeline::OperatorClass::kNone) return;
     c10::SmallVector<const at::TensorBase*, 8> inputs, outputs;
-    uint64_t written = 0;
+    c10::SmallVector<uint8_t, 8> arguments;
     for (const auto& entry : scan_.tensors) {
-      if (inputs.size() < 64 && is_written(traits_, entry.argument)) {
-        written |= uint64_t{1} << inputs.size();
-      }
       inputs.push_back(&entry.tensor);
+      arguments.push_back(static_cast<uint8_t>(entry.argument));
     }
     for (size_t index = 0; index < made_.size(); ++index) {
       const auto kind = plan_.results[index].kind;
@@ -221,9 +219,12 @@ class InferredCall {
       account_copy(traits_, device_, inputs);
       return;
     }
-    account({&traits_, device_, inputs, written, outputs, &plan_.cost, &plan_.has_cost});
+    const bool causal = traits_.causal_argument >= 0 && argument(traits_.causal_argument).toBool();
+    account({&traits_, device_, inputs, arguments, outputs, &plan_.cost, &plan_.has_cost, causal});
     if (traits_.synchronizes) synchronize_host(device_);
   }
+
+  const c10::IValue& argument(int index) const { return stack_[stack_.size() - traits_.argument_count + index]; }
 
   void push_results() {
     size_t next = 0;

@@ -104,6 +104,9 @@ void run_on_host(const c10::OperatorHandle& op, OperatorTraits& traits, torch::j
     if (dry::run(op, traits, stack, kernel)) return;
   }
   HostCall call(traits);
+  if (traits.causal_argument >= 0) {
+    call.set_causal((*stack)[stack->size() - traits.argument_count + traits.causal_argument].toBool());
+  }
   BoxedArguments<HostCall>(call, traits, *stack).take();
   execute(op, traits, call, stack, kernel);
   call.follow_written();

@@ -29,7 +29,7 @@ c10::DeviceIndex running_device() { return running; }
 
 void check_place(const OperatorTraits& traits, const at::Tensor& tensor, int argument, c10::DeviceIndex device) {
   const bool here = is_neuron(tensor) ? tensor.device().index() == device
-                                      : tensor.dim() == 0 && tensor.device().is_cpu() && !is_written(traits, argument);
+                                      : tensor.dim() == 0 && tensor.device().is_cpu() && !traits.writes(argument);
   if (C10_LIKELY(here || traits.may_mix_devices)) return;
   auto op = c10::Dispatcher::singleton().findSchema(traits.operator_name);
   const std::string name = op ? op->schema().arguments()[argument].name() : std::to_string(argument);
@@ -64,10 +64,11 @@ HostCall::~HostCall() {
 }
 
 at::Tensor HostCall::take(const at::Tensor& tensor, int argument) {
-  const bool written = is_written(traits_, argument);
+  const bool written = traits_.writes(argument);
+  const auto number = static_cast<uint8_t>(argument);
   if (!is_neuron(tensor)) {
     check_place(traits_, tensor, argument, device_);
-    arguments_.push_back({tensor, at::Tensor(), written});
+    arguments_.push_back({tensor, at::Tensor(), written, number});
     return tensor;
   }
   if (device_ < 0) device_ = tensor.device().index();
@@ -75,7 +76,7 @@ at::Tensor HostCall::take(const at::Tensor& tensor, int argument) {
   at::Tensor alias = known_alias(tensor);
   if (!alias.defined()) alias = host_alias(tensor);
   needs_full_dispatch_ |= alias.is_conj() || alias.is_neg();
-  arguments_.push_back({tensor, alias, written});
+  arguments_.push_back({tensor, alias, written, number});
   return alias;
 }
 
@@ -175,17 +176,17 @@ at::Tensor HostCall::give(at::Tensor&& result) {
 void HostCall::finish() {
   if (traits_.operator_class == timeline::OperatorClass::kNone) return;
   c10::SmallVector<const at::TensorBase*, 8> inputs, outputs;
-  uint64_t written = 0;
+  c10::SmallVector<uint8_t, 8> numbers;
   for (const Argument& argument : arguments_) {
-    if (argument.written && inputs.size() < 64) written |= uint64_t{1} << inputs.size();
     inputs.push_back(&argument.original);
+    numbers.push_back(argument.number);
   }
   for (const auto& [host, tensor] : fresh_) outputs.push_back(&tensor);
   if (traits_.is_copy) {
     account_copy(traits_, device_, inputs);
     return;
   }
-  account({&traits_, device_, inputs, written, outputs});
+  account({&traits_, device_, inputs, numbers, outputs, nullptr, nullptr, causal_});
   if (traits_.synchronizes) synchronize_host(device_);
 }
 

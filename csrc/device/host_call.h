@@ -17,11 +17,6 @@ namespace opentrn::device {
 // calling thread (so that clock, dry state and Python frames follow it).
 void enter_operator();
 
-// Whether the operator writes its argument number `argument`.
-inline bool is_written(const OperatorTraits& traits, int argument) {
-  return argument < 64 && (traits.written_arguments >> argument & 1);
-}
-
 // Raises for an argument that is not on `device`, unless the operator may mix devices. As on CUDA, a zero-dimensional
 // CPU tensor may be read beside device tensors, and never written.
 void check_place(const OperatorTraits& traits, const at::Tensor& tensor, int argument, c10::DeviceIndex device);
@@ -60,6 +55,8 @@ class HostCall {
 
   // After the kernel: follows resizes of what was written; call before give().
   void follow_written();
+  // Attention whose scores above the diagonal do not count.
+  void set_causal(bool causal) { causal_ = causal; }
   // The device tensor for a result of the kernel.
   at::Tensor give(at::Tensor&& result);
   // Puts the operator on the clock. Call last.
@@ -74,6 +71,7 @@ class HostCall {
     at::Tensor original;
     at::Tensor alias;  // undefined: not a neuron tensor
     bool written;
+    uint8_t number;  // of the operator's schema
   };
 
   at::Tensor known_alias(const at::Tensor& tensor) const;
@@ -85,6 +83,7 @@ class HostCall {
   c10::DeviceIndex device_ = -1;
   bool device_elsewhere_ = false;
   bool needs_full_dispatch_ = false;
+  bool causal_ = false;
   bool ran_ = false, followed_ = false;
   c10::SmallVector<Argument, 4> arguments_;
   c10::SmallVector<std::pair<const c10::StorageImpl*, at::Tensor>, 3> fresh_;

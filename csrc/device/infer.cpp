@@ -176,7 +176,7 @@ class PlanMaker {
   // Written arguments whose geometry the operator changed (resized out=).
   void written(const Scan& scan) {
     for (size_t i = 0; i < scan.tensors.size(); ++i) {
-      if (!is_written(traits_, scan.tensors[i].argument)) continue;
+      if (!traits_.writes(scan.tensors[i].argument)) continue;
       const at::Tensor& after = taker_.made()[i];
       const at::Tensor& before = scan.tensors[i].tensor;
       if (after.sizes() != before.sizes() || after.strides() != before.strides()) {
@@ -249,7 +249,7 @@ bool plan_in_place(const c10::OperatorHandle& op, const OperatorTraits& traits, 
     Result& result = plan.results.emplace_back();
     result.kind = Result::kArgument;
     for (; next_written < static_cast<int>(scan.tensors.size()); ++next_written) {
-      if (is_written(traits, scan.tensors[next_written].argument)) break;
+      if (traits.writes(scan.tensors[next_written].argument)) break;
     }
     if (next_written == static_cast<int>(scan.tensors.size())) return false;
     result.source = next_written++;

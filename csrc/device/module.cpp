@@ -75,6 +75,9 @@ py::dict operator_totals() {
     entry["count"] = traits.count;
     entry["device_ns"] = traits.device_ns;
     entry["simulated_ns"] = traits.simulated_ns;
+    entry["simulated_count"] = traits.simulated_count;
+    entry["simulated_flops"] = traits.simulated_flops;
+    entry["simulated_bytes"] = traits.simulated_bytes;
     entry["flops"] = traits.flops;
     entry["bytes"] = traits.bytes;
     entry["class"] = timeline::class_name(traits.operator_class);
@@ -87,7 +90,8 @@ void reset_operator_totals() {
   for (uint32_t id = 1; id < traits_count(); ++id) {
     OperatorTraits& traits = traits_by_id(id);
     std::lock_guard<SpinLock> lock(totals_mutex());
-    traits.count = traits.device_ns = traits.flops = traits.bytes = traits.simulated_ns = 0;
+    traits.count = traits.device_ns = traits.flops = traits.bytes = 0;
+    traits.simulated_count = traits.simulated_ns = traits.simulated_flops = traits.simulated_bytes = 0;
   }
 }
 
@@ -216,6 +220,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   bind_clock(m);
   bind_memory(m);
   bind_dry(m);
+  bind_programs(m);
   bind_trace(m);
   bind_program(m);
 }

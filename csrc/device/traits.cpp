@@ -74,6 +74,7 @@ void read_schema(OperatorTraits& traits, const c10::FunctionSchema& schema) {
     }
     traits.has_out |= argument.is_out();
     if (argument.name() == "dim") traits.dim_argument = index;
+    if (argument.name() == "is_causal") traits.causal_argument = index;
     if (argument.alias_info() && argument.alias_info()->isWrite() && index < 64) {
       traits.written_arguments |= uint64_t{1} << index;
     }

@@ -21,6 +21,7 @@ struct OperatorTraits {
   int generator_argument = -1;
   int device_argument = -1;
   int dim_argument = -1;
+  int causal_argument = -1;
   uint64_t written_arguments = 0;  // bit i: argument i is written
   bool has_out = false;            // an out= overload
   bool random = false;
@@ -28,7 +29,11 @@ struct OperatorTraits {
   bool synchronizes = false;     // its result or its shape goes back to the host
   bool is_copy = false;
   // Counters since the last reset; guarded by the totals mutex.
-  int64_t count = 0, device_ns = 0, flops = 0, bytes = 0, simulated_ns = 0;
+  int64_t count = 0, device_ns = 0, flops = 0, bytes = 0;
+  // The part of them whose time was simulated.
+  int64_t simulated_count = 0, simulated_ns = 0, simulated_flops = 0, simulated_bytes = 0;
+
+  bool writes(int argument) const { return argument < 64 && (written_arguments >> argument & 1); }
 };
 
 // Found by the identity of the operator; made on first use. Never invalidated.

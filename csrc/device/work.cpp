@@ -120,7 +120,8 @@ void describe_rows(Work& work, TensorRefs inputs) {
 
 }  // namespace
 
-Work describe_work(const OperatorTraits& traits, TensorRefs inputs, uint64_t written, TensorRefs outputs) {
+Work describe_work(const OperatorTraits& traits, TensorRefs inputs, c10::ArrayRef<uint8_t> arguments,
+                   TensorRefs outputs) {
   Work work;
   work.operator_class = traits.operator_class;
   if (work.operator_class == OperatorClass::kNone) return work;
@@ -128,7 +129,7 @@ Work describe_work(const OperatorTraits& traits, TensorRefs inputs, uint64_t wri
     const at::TensorBase& tensor = *inputs[i];
     const int64_t bytes = bytes_of(tensor);
     work.input_elements = std::max(work.input_elements, tensor.numel());
-    const bool is_written = i < 64 && (written >> i & 1);
+    const bool is_written = traits.writes(arguments[i]);
     if (is_written) {
       work.written_bytes += bytes;
       work.output_elements += tensor.numel();

@@ -10,8 +10,9 @@ namespace opentrn::device {
 
 using TensorRefs = c10::ArrayRef<const at::TensorBase*>;
 
-// inputs: every defined tensor argument, in order; written[i]: argument i is written in place;
+// inputs: every defined tensor argument, in order, lists flattened; arguments[i]: the argument that gave inputs[i];
 // outputs: fresh results only.
-timeline::Work describe_work(const OperatorTraits& traits, TensorRefs inputs, uint64_t written, TensorRefs outputs);
+timeline::Work describe_work(const OperatorTraits& traits, TensorRefs inputs, c10::ArrayRef<uint8_t> arguments,
+                             TensorRefs outputs);
 
 }  // namespace opentrn::device

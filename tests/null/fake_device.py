@@ -144,11 +144,17 @@ class FakeDevice:
         return {
             name: {
                 **dict(zip(names, values, strict=False)),
-                "simulated_ns": values[1] if values[4] == "simulated" else 0,
+                **{
+                    f"simulated_{name.removeprefix('device_')}": value if values[4] == "simulated" else 0
+                    for name, value in zip(names, values, strict=False)
+                },
                 "class": "matmul" if "mm" in name else "pointwise",
             }
             for name, values in self.by_name.items()
         }
+
+    def program_failures(self):
+        return []
 
     def reset_operator_totals(self):
         self.by_name = {}

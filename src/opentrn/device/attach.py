@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from opentrn.device import _C, random
+from opentrn.device import _C, random, simulated
 
 
 def attach(instance: str | None = None, *, lnc: int | None = None, visible_cores: str | None = None) -> None:
@@ -23,6 +23,7 @@ def attach(instance: str | None = None, *, lnc: int | None = None, visible_cores
         settings.get(variable.name)
     found = machine(instance, lnc=lnc, visible_cores=visible_cores)
     _C.attach(found.device_parameters())
+    simulated.install(found)
     global _attached
     _attached = found
     random.apply_waiting_seed()

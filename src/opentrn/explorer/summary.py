@@ -126,6 +126,7 @@ def summarize(record: RunRecord) -> Summary:
         notes.append(
             f"the configuration of {record.facts.name} is not recognised: MFU is by counted FLOPs alone"
         )
+    notes += _modelled_notes(record.totals, total_ns)
     summary = Summary(
         command=record.command,
         ended=record.ended,
@@ -252,6 +253,24 @@ def _classes(totals: list[OperatorTotal], total_ns: int) -> list[Share]:
         entry[1] += total.count
     ordered = sorted(sums.items(), key=lambda item: -item[1][0])
     return [Share(name, ns, ns / total_ns if total_ns else 0.0, count) for name, (ns, count) in ordered if ns]
+
+
+def _modelled_notes(totals: list[OperatorTotal], total_ns: int) -> list[str]:
+    """Which operators have no program, where some have: the share of calls and of time, and the heaviest names."""
+    modelled = [total for total in totals if total.kind == "modelled"]
+    if not modelled or len(modelled) == len(totals):
+        return []
+    calls, every = sum(t.count for t in modelled), sum(t.count for t in totals)
+    share = sum(t.device_ns for t in modelled) / total_ns if total_ns else 0.0
+    names = ", ".join(
+        f"{t.name.removeprefix('aten::')} ({t.count:,} ×, {t.device_ns / total_ns * 100:.1f} %)"
+        for t in sorted(modelled, key=lambda t: -t.device_ns)[:HEAVIEST]
+    )
+    more = f" and {len(modelled) - HEAVIEST} more" if len(modelled) > HEAVIEST else ""
+    return [
+        f"modelled, for no program computes them: {calls / every * 100:.0f} % of calls, {share * 100:.1f} % of device "
+        f"time: {names}{more}"
+    ]
 
 
 def _modules(modules: dict[str, int]) -> list[Share]:

@@ -116,7 +116,7 @@ class Session:
             shortage=shortage(self._source, peak, self._sizes),
             timeline=timeline,
             stack=stack,
-            notes=list(notes or []),
+            notes=[*(notes or []), *self._source.program_failures()],
         )
         if self._writer is not None:
             self._finish_trace(record)
@@ -168,17 +168,14 @@ class Session:
 
 
 def operator_totals(source: DeviceSource) -> list[OperatorTotal]:
-    """The device's totals per operator, heaviest first."""
-    totals = [
-        OperatorTotal(
-            name,
-            "simulated" if entry["simulated_ns"] else "modelled",
-            entry["count"],
-            entry["device_ns"],
-            entry["flops"],
-            entry["bytes"],
-            entry["class"],
-        )
-        for name, entry in source.operator_totals().items()
-    ]
+    """The device's totals per operator and per kind of time, heaviest first."""
+    sums = ("count", "device_ns", "flops", "bytes")
+    of_simulated = ("simulated_count", "simulated_ns", "simulated_flops", "simulated_bytes")
+    totals = []
+    for name, entry in source.operator_totals().items():
+        simulated = [entry[key] for key in of_simulated]
+        modelled = [entry[key] - part for key, part in zip(sums, simulated, strict=True)]
+        for kind, values in (("simulated", simulated), ("modelled", modelled)):
+            if values[0]:
+                totals.append(OperatorTotal(name, kind, *values, entry["class"]))
     return sorted(totals, key=lambda total: (-total.device_ns, -total.count, total.name))

@@ -53,6 +53,12 @@ class DeviceSource:
         """Bytes of one device."""
         return int(self._device.memory_capacity(0))
 
+    def program_failures(self) -> list[str]:
+        """Operators whose program could not be built or timed, in words."""
+        from opentrn.device import simulated
+
+        return simulated.report_lines()
+
     def trace_start(self, frames: bool) -> None:
         """Starts the operator buffer; `frames`: with the user's Python line of each operator."""
         self._device.trace_start({"shapes": True, "frames": frames})
