@@ -38,15 +38,16 @@ void count(Device& device, OperatorTraits& traits, const timeline::OperatorCost&
 }
 
 timeline::OperatorCost cost_of(const timeline::Machine& machine, const Ran& ran, const timeline::Work* given) {
-  if (ran.has_cost && *ran.has_cost) return *ran.cost;
+  const int64_t generation = timeline::programs::generation();
+  if (ran.cost_generation && *ran.cost_generation == generation) return *ran.cost;
   const timeline::Work work = given ? *given : describe_work(*ran.traits, ran.inputs, ran.arguments, ran.outputs);
   const std::optional<double> program =
       timeline::programs::enabled() ? simulated_ns(ran, work) : std::optional<double>();
   const timeline::OperatorCost cost =
       program ? timeline::simulated_cost(machine, work, *program) : timeline::modelled_cost(machine, work);
-  if (ran.has_cost) {
+  if (ran.cost_generation) {
     *ran.cost = cost;
-    *ran.has_cost = true;
+    *ran.cost_generation = generation;
   }
   return cost;
 }

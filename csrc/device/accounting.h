@@ -13,9 +13,10 @@ struct Ran {
   TensorRefs inputs;
   c10::ArrayRef<uint8_t> arguments;  // which argument gave each input
   TensorRefs outputs;                // fresh results
-  // A cost worked out before for the same signature; filled where `has_cost` says it is not yet.
+  // A cost worked out before for the same signature, and for which machine and programs (`costs_generation`); filled
+  // where that is another one.
   timeline::OperatorCost* cost = nullptr;
-  bool* has_cost = nullptr;
+  int64_t* cost_generation = nullptr;
   bool causal = false;  // attention
 };
 

@@ -220,7 +220,7 @@ class InferredCall {
       return;
     }
     const bool causal = traits_.causal_argument >= 0 && argument(traits_.causal_argument).toBool();
-    account({&traits_, device_, inputs, arguments, outputs, &plan_.cost, &plan_.has_cost, causal});
+    account({&traits_, device_, inputs, arguments, outputs, &plan_.cost, &plan_.cost_generation, causal});
     if (traits_.synchronizes) synchronize_host(device_);
   }
 

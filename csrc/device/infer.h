@@ -43,7 +43,7 @@ struct Plan {
   bool fits_bytes = true;                         // every fresh result is small enough to have bytes
   const char* stands_in = nullptr;                // rule behind sizes or answers that no computation gave
   timeline::OperatorCost cost;
-  bool has_cost = false;
+  int64_t cost_generation = -1;  // of the machine and its programs; see accounting.h
 };
 
 // Infers on meta tensors; where PyTorch has no meta kernel, by running the CPU kernel on zeros, up to a size limit.

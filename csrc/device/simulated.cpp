@@ -58,13 +58,12 @@ Extent inner_extent(const at::TensorBase& tensor, const at::TensorBase& shape) {
   return extent;
 }
 
-// The innermost dimension of `shape` that has more than one element must be contiguous in `tensor` too.
+// Neighbours of the result, along the dimension in which it is contiguous, must be neighbours in `tensor` too.
 bool is_scattered(const at::TensorBase& tensor, const at::TensorBase& shape) {
   for (int64_t back = 1; back <= shape.dim(); ++back) {
-    if (shape.sizes()[shape.dim() - back] == 1) continue;
-    if (shape.strides()[shape.dim() - back] != 1) return false;  // the result itself lies otherwise
-    const int64_t d = tensor.dim() - back;
-    return d >= 0 && tensor.sizes()[d] != 1 && tensor.strides()[d] > 1;
+    const int64_t of = shape.dim() - back, d = tensor.dim() - back;
+    if (shape.sizes()[of] > 1 && shape.strides()[of] == 1)
+      return d >= 0 && tensor.sizes()[d] > 1 && tensor.strides()[d] > 1;
   }
   return false;
 }
@@ -73,7 +72,7 @@ Layout layout_of(ProgramSignature& signature, const at::TensorBase& tensor, cons
   const int64_t count = tensor.numel();
   if (count == 1) return is_neuron(tensor) ? Layout::kScalar : Layout::kNumber;
   if (count == walk.elements) {
-    if (C10_LIKELY(tensor.is_contiguous())) return Layout::kWhole;
+    if (C10_LIKELY(tensor.is_contiguous() && walk.shape->is_contiguous())) return Layout::kWhole;
     const Extent extent = inner_extent(tensor, *walk.shape);  // an expanded view repeats as a small tensor does
     if (extent.repeated == 1 && extent.followed == walk.elements)
       return is_scattered(tensor, *walk.shape) ? Layout::kScattered : Layout::kWhole;

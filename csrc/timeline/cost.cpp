@@ -156,14 +156,4 @@ OperatorCost modelled_cost(const Machine& machine, const Work& work) {
   return cost;
 }
 
-OperatorCost simulated_cost(const Machine& machine, const Work& work, double program_ns) {
-  OperatorCost cost;
-  cost.flops = work.flops;
-  cost.bytes = work.read_bytes + work.written_bytes;
-  const double share_ns = seconds_to_ns(static_cast<double>(cost.bytes) / machine.hbm_bytes_per_s);
-  cost.duration = static_cast<Nanoseconds>(std::max(program_ns, share_ns));
-  cost.provenance = Provenance::kSimulated;
-  return cost;
-}
-
 }  // namespace opentrn::timeline

@@ -1,8 +1,7 @@
-// How long one operator takes on the device, and why.
+// How long one operator takes on the device, and why: the cost of an eager operator.
 //
-// Simulated where a program of NeuronCore instructions computes the operator (programs.h): its time on the virtual
-// core. Modelled otherwise: closed formulas per operator class, from engine rates, DMA bytes and fixed costs of the
-// attached machine. Callers see an `OperatorCost` either way.
+// Simulated where a program computes the operator (programs.h). Modelled otherwise: closed formulas per operator class,
+// from engine rates, DMA bytes and fixed costs of the attached machine. Callers see an `OperatorCost` either way.
 #pragma once
 
 #include <cstdint>
@@ -68,8 +67,5 @@ struct OperatorCost {
 };
 
 OperatorCost modelled_cost(const Machine& machine, const Work& work);
-// The cost of an operator whose program takes `program_ns`. Its physical cores share the logical core's part of HBM,
-// which the program of one core does not see: no operator moves its bytes faster than that.
-OperatorCost simulated_cost(const Machine& machine, const Work& work, double program_ns);
 
 }  // namespace opentrn::timeline

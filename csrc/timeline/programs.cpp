@@ -1,5 +1,6 @@
 #include "timeline/programs.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -34,7 +35,6 @@ struct Table {
   std::shared_ptr<const ProgramProvider> provider;
   std::unordered_map<ProgramSignature, ProgramAnswer, SignatureHash> answers;
   ProgramCounters count;
-  int64_t generation = 0;  // of the provider: an answer of an earlier one is not kept
 };
 
 Table& table() {
@@ -44,6 +44,7 @@ Table& table() {
 
 std::atomic<bool> has_provider{false};
 std::atomic<bool> switched_on{true};
+std::atomic<int64_t> current_generation{0};
 
 }  // namespace
 
@@ -55,31 +56,37 @@ void set_provider(ProgramProvider provider) {
     all.provider.swap(kept);  // the old one goes after the lock
     all.answers.clear();
     all.count = {};
-    ++all.generation;
+    ++current_generation;
   }
   has_provider = table().provider != nullptr;
 }
 
 bool enabled() { return has_provider.load(std::memory_order_relaxed) && switched_on.load(std::memory_order_relaxed); }
 
-bool set_enabled(bool on) { return switched_on.exchange(on); }
+bool set_enabled(bool on) {
+  const bool before = switched_on.exchange(on);
+  if (before != on) ++current_generation;
+  return before;
+}
+
+int64_t generation() { return current_generation.load(std::memory_order_relaxed); }
 
 ProgramAnswer find(const ProgramSignature& signature) {
   Table& all = table();
   std::shared_ptr<const ProgramProvider> provider;
-  int64_t generation;
+  int64_t asked;
   {
     std::lock_guard<SpinLock> hold(all.lock);
     ++all.count.lookups;
     const auto found = all.answers.find(signature);
     if (found != all.answers.end()) return found->second;
     provider = all.provider;
-    generation = all.generation;
+    asked = generation();
   }
   // Not under the lock: the provider may wait for the interpreter, whose holder may be waiting for this lock.
   const ProgramAnswer answer = provider ? (*provider)(signature) : ProgramAnswer{};
   std::lock_guard<SpinLock> hold(all.lock);
-  if (generation != all.generation) return answer;
+  if (asked != generation()) return answer;  // of an earlier provider
   ++all.count.misses;
   all.count.programs += answer.exists();
   if (all.answers.size() >= kMostSignatures) {
@@ -99,3 +106,17 @@ ProgramCounters counters() {
 }
 
 }  // namespace opentrn::timeline::programs
+
+namespace opentrn::timeline {
+
+OperatorCost simulated_cost(const Machine& machine, const Work& work, double program_ns) {
+  OperatorCost cost;
+  cost.flops = work.flops;
+  cost.bytes = work.read_bytes + work.written_bytes;
+  const double share_ns = static_cast<double>(cost.bytes) / machine.hbm_bytes_per_s * 1e9;
+  cost.duration = static_cast<Nanoseconds>(std::max(program_ns, share_ns));
+  cost.provenance = Provenance::kSimulated;
+  return cost;
+}
+
+}  // namespace opentrn::timeline

@@ -63,6 +63,10 @@ struct ProgramCounters {
   int64_t evictions = 0;  // times the table was full and started over
 };
 
+// The cost of an operator whose program takes `program_ns`. Its physical cores share the logical core's part of HBM,
+// which the program of one core does not see: no operator moves its bytes faster than that.
+OperatorCost simulated_cost(const Machine& machine, const Work& work, double program_ns);
+
 namespace programs {
 
 // An empty provider turns simulation off. Forgets every answer.
@@ -72,6 +76,8 @@ bool enabled();
 bool set_enabled(bool on);
 ProgramAnswer find(const ProgramSignature& signature);
 ProgramCounters counters();
+// Changes whenever costs worked out before may no longer hold: another provider (machine), or simulation on or off.
+int64_t generation();
 
 }  // namespace programs
 }  // namespace opentrn::timeline
