@@ -2,7 +2,8 @@
 
     python -m benchmarks.eager_times [--json]
 
-Shapes are those of Qwen3-32B at sequence 4096, of one new token, and of small tensors. `floor` is the larger of the
+Shapes are those of Qwen3-32B at sequence 4096, of one new token, and of small tensors. `floor` is the
+larger of the
 array's and the memory's least time; `host ms` is what timing the program for the first time costs this host.
 """
 
@@ -48,7 +49,11 @@ def cases() -> dict[str, tuple[Callable[..., Any], list[tuple[tuple[int, ...], t
         "mm up, 4096 tokens": product(TOKENS, WIDE, HIDDEN),
         "mm down, 4096 tokens": product(TOKENS, HIDDEN, WIDE),
         "mm keys, 4096 tokens": product(TOKENS, 1024, HIDDEN),
-        "linear up, 4096 tokens": (F.linear, [((TOKENS, HIDDEN), bf), ((WIDE, HIDDEN), bf)], 2.0 * TOKENS * WIDE * HIDDEN),
+        "linear up, 4096 tokens": (
+            F.linear,
+            [((TOKENS, HIDDEN), bf), ((WIDE, HIDDEN), bf)],
+            2.0 * TOKENS * WIDE * HIDDEN,
+        ),
         "linear up, one token": (F.linear, [((1, HIDDEN), bf), ((WIDE, HIDDEN), bf)], 2.0 * WIDE * HIDDEN),
         "mm 2048^3 bf16": product(2048, 2048, 2048),
         "mm 2048^3 fp32": product(2048, 2048, 2048, fp),
@@ -75,7 +80,11 @@ def cases() -> dict[str, tuple[Callable[..., Any], list[tuple[tuple[int, ...], t
             [((TOKENS, HIDDEN), bf), ((HIDDEN,), bf), ((HIDDEN,), bf)],
             0.0,
         ),
-        "foreach mul, 7 weights": (lambda *w: torch._foreach_mul(list(w), 0.9), [((HIDDEN, HIDDEN), bf)] * 7, 0.0),
+        "foreach mul, 7 weights": (
+            lambda *w: torch._foreach_mul(list(w), 0.9),
+            [((HIDDEN, HIDDEN), bf)] * 7,
+            0.0,
+        ),
     }
 
 
@@ -116,7 +125,9 @@ def row(name: str) -> dict[str, float | str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.neuron.init()

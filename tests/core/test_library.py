@@ -14,7 +14,6 @@ from opentrn.core.execution import numpy_dtype
 from opentrn.core.library.attention import flash_attention_program
 from opentrn.core.library.fused import rmsnorm_matmul_silu_program
 from opentrn.core.library.matmul import matmul_program
-from opentrn.core.library.rows import pointwise_program, reduction_program, softmax_program
 from opentrn.core.library.signatures import (
     attention_time,
     matmul_time,
@@ -55,34 +54,6 @@ def test_matmul_does_not_depend_on_threads() -> None:
     }
     one, many = (execute(program, inputs, symbols, parallel=parallel)["c"] for parallel in (False, True))
     np.testing.assert_array_equal(one.view(np.uint16), many.view(np.uint16))
-
-
-@pytest.mark.parametrize("rows,columns", ((1, 7), (128, 512), (200, 1000)))
-def test_softmax(rows: int, columns: int) -> None:
-    x = 4 * normal(rows, columns)
-    e = np.exp(x - x.max(1, keepdims=True))
-    found = execute(softmax_program("float32"), {"x": x}, {"M": rows, "N": columns})["y"]
-    np.testing.assert_allclose(found, e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("elements", (1, 5, 2048, 2049, 128 * 2048, 128 * 2048 * 2 + 5 * 2048 + 17))
-def test_pointwise_of_any_size(elements: int) -> None:
-    x = [normal(elements) for _ in range(3)]
-    found = execute(
-        pointwise_program("float32", 3), {f"x{k}": part for k, part in enumerate(x)}, {"E": elements}
-    )["y"]
-    np.testing.assert_allclose(found, x[0] + x[1] + x[2], rtol=1e-6, atol=1e-6)
-    gelu = execute(pointwise_program("float32", 1, "silu"), {"x0": x[0]}, {"E": elements})["y"]
-    np.testing.assert_allclose(gelu, x[0] / (1 + np.exp(-x[0])), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("rows,columns", ((1, 1), (300, 5000), (128, 2048)))
-def test_reduction(rows: int, columns: int) -> None:
-    x = normal(rows, columns)
-    found = execute(reduction_program("float32"), {"x": x}, {"M": rows, "N": columns})["y"]
-    np.testing.assert_allclose(found[:, 0], x.sum(1, dtype=np.float64), rtol=1e-4, atol=1e-3)
-    found = execute(reduction_program("float32", "maximum"), {"x": x}, {"M": rows, "N": columns})["y"]
-    np.testing.assert_array_equal(found[:, 0], x.max(1))
 
 
 def test_fused_rmsnorm_matmul_silu() -> None:

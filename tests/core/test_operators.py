@@ -1,5 +1,6 @@
-"""Programs of eager operators: values against NumPy, and times that obey the roofline, grow with the work, and do not
-depend on how they were extrapolated."""
+"""Programs of eager operators: values against NumPy, and times that obey the roofline, grow with the work,
+and do not depend on how they were extrapolated.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def normal(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-# ---- Values ---------------------------------------------------------------------------------------------------------------
+# ---- Values --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("elements,tensors,width", ((5, 1, 64), (1000, 3, 64), (131 * 2048 + 7, 2, 2048)))
@@ -70,7 +71,9 @@ def test_reductions_over_columns(rows: int, columns: int) -> None:
         ("add", "square", (x * x).sum(1)),
     ):
         program = reductions.rows_program("float32", "float32", op, function, folded)
-        np.testing.assert_allclose(execute(program, {"x": x}, symbols)["y"][:, 0], expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            execute(program, {"x": x}, symbols)["y"][:, 0], expected, rtol=1e-4, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("batch,rows,columns", ((1, 300, 70), (2, 130, 3000), (3, 5, 512)))
@@ -116,7 +119,9 @@ def test_normalisations_forward_and_backward(rows: int, columns: int, centred: b
     found = execute(normalisations.norm_program(centred, "float32", gains, 4096), given_, symbols)
     expected = normalised * gain + (shift if centred else 0)
     np.testing.assert_allclose(found["y0"], expected, rtol=1e-3, atol=2e-3)
-    given_ = {"x0": gradient, "x1": x, "w0": gain, "rstd": rstd} | ({"w1": shift, "mean": mean} if centred else {})
+    given_ = {"x0": gradient, "x1": x, "w0": gain, "rstd": rstd} | (
+        {"w1": shift, "mean": mean} if centred else {}
+    )
     found = execute(normalisations.norm_backward_program(centred, "float32", gains, 4096), given_, symbols)
     g = gradient * gain
     inner = g - (g.mean(1, keepdims=True) if centred else 0)
@@ -129,7 +134,9 @@ def test_normalisations_forward_and_backward(rows: int, columns: int, centred: b
 
 @pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
 @pytest.mark.parametrize("left,right,addend,batch", ((0, 1, "none", 1), (1, 1, "row", 2), (0, 0, "whole", 2)))
-def test_products_with_transposed_operands(dtype: str, left: int, right: int, addend: str, batch: int) -> None:
+def test_products_with_transposed_operands(
+    dtype: str, left: int, right: int, addend: str, batch: int
+) -> None:
     m, n, k = 130, 520, 700
     a, b = (normal(batch, *shape).astype(numpy_dtype(dtype)) for shape in ((m, k), (k, n)))
     added = normal(n) if addend == "row" else normal(batch, m, n)
@@ -171,20 +178,28 @@ def test_attention_of_any_length(
     np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("heads,queries,keys,head,causal", ((1, 1024, 1024, 128, True), (2, 256, 512, 32, False)))
+@pytest.mark.parametrize(
+    "heads,queries,keys,head,causal", ((1, 1024, 1024, 128, True), (2, 256, 512, 32, False))
+)
 def test_attention_backward(heads: int, queries: int, keys: int, head: int, causal: bool) -> None:
     q, k, v = (normal(heads, n, head).astype(np.float64) for n in (queries, keys, keys))
     gradient = normal(heads, queries, head).astype(np.float64)
     scores = _scores(q, k, causal)
-    lse = np.log(np.exp(scores - scores.max(-1, keepdims=True)).sum(-1, keepdims=True)) + scores.max(-1, keepdims=True)
+    lse = np.log(np.exp(scores - scores.max(-1, keepdims=True)).sum(-1, keepdims=True)) + scores.max(
+        -1, keepdims=True
+    )
     weights = np.exp(scores - lse)
     out = weights @ v
-    slopes = weights * (gradient @ v.swapaxes(1, 2) - (gradient * out).sum(-1, keepdims=True)) / math.sqrt(head)
+    slopes = (
+        weights * (gradient @ v.swapaxes(1, 2) - (gradient * out).sum(-1, keepdims=True)) / math.sqrt(head)
+    )
     expected = {"dq": slopes @ k, "dk": slopes.swapaxes(1, 2) @ q, "dv": weights.swapaxes(1, 2) @ gradient}
     given_ = {"q": q, "k": k, "v": v, "o": out, "do": gradient, "lse": lse}
     program = flash_attention_backward_program(head, "float32", causal, room=1024)
     found = execute(
-        program, {name: x.astype(np.float32) for name, x in given_.items()}, {"H": heads, "S": queries, "T": keys}
+        program,
+        {name: x.astype(np.float32) for name, x in given_.items()},
+        {"H": heads, "S": queries, "T": keys},
     )
     for name, result in expected.items():
         np.testing.assert_allclose(found[name], result, rtol=2e-3, atol=2e-3, err_msg=name)
@@ -197,7 +212,7 @@ def test_a_formula_that_is_none_is_an_error() -> None:
         parse("x0 + x1")
 
 
-# ---- Times ----------------------------------------------------------------------------------------------------------------
+# ---- Times ---------------------------------------------------------------------------------------
 
 
 def _bytes_ns(count: float, chip: str = "trn2") -> float:
@@ -264,8 +279,9 @@ def test_more_work_takes_longer(operator: str, size: int, factor: float) -> None
 
 @pytest.mark.parametrize("operator", sorted(OPERATORS))
 def test_two_cores_share_the_work(operator: str) -> None:
-    one, two = _time(operator, 8192 if operator != "attention" else 1024, 1), _time(
-        operator, 8192 if operator != "attention" else 1024, 2
+    one, two = (
+        _time(operator, 8192 if operator != "attention" else 1024, 1),
+        _time(operator, 8192 if operator != "attention" else 1024, 2),
     )
     assert 0.48 * one <= two <= 0.75 * one
 
@@ -283,7 +299,10 @@ def test_what_has_no_program_says_so() -> None:
     for dtype in ("Long", "Double", "ComplexFloat"):
         one = (dtype, "whole")
         assert operator_time("add", "pointwise", (64, 0, 0, 1, 0, 0, 0, 0), (one, one), (one,)) is None
-    assert operator_time("mm", "matmul", (1, 8, 8, 8, 0, 0, 0, 0), (("Int", "whole"),) * 2, (("Int", "whole"),)) is None
+    assert (
+        operator_time("mm", "matmul", (1, 8, 8, 8, 0, 0, 0, 0), (("Int", "whole"),) * 2, (("Int", "whole"),))
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -303,7 +322,9 @@ def test_extended_times_are_those_of_the_full_walk(
         "matmul": lambda: matmul_program("bfloat16", batched=True),
         "attention": lambda: flash_attention_program(64, "bfloat16", True),
         "backward": lambda: flash_attention_backward_program(64, "bfloat16", True, room=1024),
-        "log_softmax": lambda: normalisations.softmax_like_program("log_softmax", ("float32",), "float32", None),
+        "log_softmax": lambda: normalisations.softmax_like_program(
+            "log_softmax", ("float32",), "float32", None
+        ),
     }[program]()
     assert program_ns(made, symbols, axes) == pytest.approx(program_ns(made, symbols), rel=0.02)
 

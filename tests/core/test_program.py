@@ -7,19 +7,21 @@ import pytest
 from oracle_numpy import interpret
 
 from opentrn.core import Builder, Program, execute, time
+from opentrn.core.library import reductions
 from opentrn.core.library.attention import flash_attention_program
+from opentrn.core.library.elementwise import Operand, flat_program
 from opentrn.core.library.fused import rmsnorm_matmul_silu_program
 from opentrn.core.library.matmul import matmul_program
-from opentrn.core.library.rows import pointwise_program, reduction_program, softmax_program
+from opentrn.core.library.normalisations import softmax_like_program
 from opentrn.errors import CapacityError, ConfigurationError, CorruptFileError
 
 PROGRAMS = {
     "matmul": lambda: matmul_program("bfloat16"),
     "fused": lambda: rmsnorm_matmul_silu_program("float32"),
-    "softmax": lambda: softmax_program("float32"),
+    "softmax": lambda: softmax_like_program("softmax", ("float32",), "float32", 4096),
     "attention": lambda: flash_attention_program(64, "bfloat16", True),
-    "pointwise": lambda: pointwise_program("float32", 2),
-    "reduction": lambda: reduction_program("bfloat16"),
+    "pointwise": lambda: flat_program("y0 = x0 + x1", (Operand("float32"),) * 2, (Operand("float32"),)),
+    "reduction": lambda: reductions.rows_program("bfloat16", "bfloat16"),
 }
 
 

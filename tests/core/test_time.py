@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from opentrn.core import Builder, Program, time
+from opentrn.core.library import reductions
 from opentrn.core.library.attention import flash_attention_program
+from opentrn.core.library.elementwise import Operand, flat_program
 from opentrn.core.library.fused import rmsnorm_matmul_silu_program
 from opentrn.core.library.matmul import matmul_program
-from opentrn.core.library.rows import pointwise_program, reduction_program, softmax_program
+from opentrn.core.library.normalisations import softmax_like_program
 from opentrn.core.machine import constants, timing_tables
 
 
@@ -180,13 +182,20 @@ def test_gen2_vector_and_gpsimd_share_a_port() -> None:
     assert run("trn2") < 0.9
 
 
+ADDITION = flat_program("y0 = x0 + x1", (Operand("bfloat16"),) * 2, (Operand("bfloat16"),))
 PROGRAMS = {
     "matmul": (matmul_program("bfloat16"), {"M": 2048, "N": 4096, "K": 1024}),
     "ragged matmul": (matmul_program("float32"), {"M": 1500, "N": 5000, "K": 1100}),
-    "pointwise": (pointwise_program("bfloat16", 2), {"E": 40_000_000}),
-    "activation": (pointwise_program("float32", 1, "exp"), {"E": 20_000_123}),
-    "reduction": (reduction_program("bfloat16"), {"M": 4096, "N": 8192}),
-    "softmax": (softmax_program("bfloat16"), {"M": 8192, "N": 2048}),
+    "pointwise": (ADDITION, {"T": 1, "E": 40_000_000, "W": 2048}),
+    "activation": (
+        flat_program("y0 = exp(x0)", (Operand("float32"),), (Operand("float32"),)),
+        {"T": 1, "E": 20_000_123, "W": 2048},
+    ),
+    "reduction": (reductions.rows_program("bfloat16", "bfloat16"), {"M": 4096, "N": 8192, "R": 1}),
+    "softmax": (
+        softmax_like_program("softmax", ("bfloat16",), "bfloat16", 2048),
+        {"M": 8192, "N": 2048},
+    ),
     "attention": (flash_attention_program(128), {"H": 4, "S": 2048, "T": 4096}),
     "causal attention": (flash_attention_program(64, "bfloat16", True), {"H": 2, "S": 4096, "T": 4096}),
     "fused": (rmsnorm_matmul_silu_program("bfloat16"), {"M": 2048, "N": 4096, "K": 2048}),
@@ -213,7 +222,7 @@ def test_steady_loops_are_skipped() -> None:
 
 
 def test_large_programs_are_timed_in_milliseconds() -> None:
-    program, symbols = pointwise_program("bfloat16", 2), {"E": 1 << 34}
+    program, symbols = ADDITION, {"T": 1, "E": 1 << 34, "W": 2048}
     assert time(program, symbols).stepped < 3000
 
 

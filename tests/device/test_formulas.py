@@ -1,4 +1,6 @@
-"""The elementwise formulas of data/eager_operators.toml, executed on the virtual core, against PyTorch's operators."""
+"""The elementwise formulas of data/eager_operators.toml, executed on the virtual core, against PyTorch's
+operators.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def _inputs(name: str, count: int) -> list[torch.Tensor]:
     return made
 
 
-def _program_result(formula: str, inputs: list[torch.Tensor], constants: dict[str, float], outputs: int = 1) -> Any:
+def _program_result(
+    formula: str, inputs: list[torch.Tensor], constants: dict[str, float], outputs: int = 1
+) -> Any:
     full = Operand("float32")
     program = flat_program(
         formula, (full,) * len(inputs), (full,) * outputs, constants=tuple(sorted(constants.items()))
@@ -98,7 +102,9 @@ def test_fused_adamw_is_the_optimizer() -> None:
     with set_default_dtype(torch.float32):
         weight, gradient = torch.randn(SIZE), torch.randn(SIZE)
     parameter = torch.nn.Parameter(weight.clone())
-    optimizer = torch.optim.AdamW([parameter], lr=rate, betas=(first, second), eps=epsilon, weight_decay=decay)
+    optimizer = torch.optim.AdamW(
+        [parameter], lr=rate, betas=(first, second), eps=epsilon, weight_decay=decay
+    )
     mean, square = torch.zeros(SIZE), torch.zeros(SIZE)
     constants = {
         "first": first,

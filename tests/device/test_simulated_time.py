@@ -1,4 +1,6 @@
-"""Operators take their time from programs of NeuronCore instructions; what has none is modelled, counted and listed."""
+"""Operators take their time from programs of NeuronCore instructions; what has none is modelled, counted
+and listed.
+"""
 
 from __future__ import annotations
 
@@ -240,7 +242,9 @@ def test_threads_that_miss_at_once_agree() -> None:
 
 def test_a_dry_run_takes_the_times_of_a_real_one() -> None:
     def step(device: str) -> None:
-        model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.SiLU(), torch.nn.Linear(512, 256)).to(device)
+        model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.SiLU(), torch.nn.Linear(512, 256)).to(
+            device
+        )
         x = torch.ones(512, 256, device=device)
         model(x).square().mean().backward()
 

@@ -28,20 +28,22 @@ TOLERATED = 1e-9
 
 def library(name: str, chip: str, dtype: str) -> Any:
     """A program of opentrn.core.library by short name."""
+    from opentrn.core.library import reductions
     from opentrn.core.library.attention import flash_attention_program
+    from opentrn.core.library.elementwise import Operand, flat_program
     from opentrn.core.library.fused import rmsnorm_matmul_silu_program
     from opentrn.core.library.matmul import matmul_program
-    from opentrn.core.library.rows import pointwise_program, reduction_program, softmax_program
+    from opentrn.core.library.normalisations import softmax_like_program
     from opentrn.core.machine import DEFAULT_CHIP
 
     chip = chip or DEFAULT_CHIP
     makers = {
         "matmul": lambda: matmul_program(dtype, chip),
-        "softmax": lambda: softmax_program(dtype, chip),
+        "softmax": lambda: softmax_like_program("softmax", (dtype,), dtype, None, chip),
         "attention": lambda: flash_attention_program(128, dtype, False, chip),
         "fused": lambda: rmsnorm_matmul_silu_program(dtype, chip),
-        "pointwise": lambda: pointwise_program(dtype, 2, None, None, chip),
-        "reduction": lambda: reduction_program(dtype, "add", chip),
+        "pointwise": lambda: flat_program("y0 = x0 + x1", (Operand(dtype),) * 2, (Operand(dtype),), chip),
+        "reduction": lambda: reductions.rows_program(dtype, dtype, chip=chip),
     }
     if name not in makers:
         raise ConfigurationError(f"no built-in program '{name}'", cure=f"use one of {', '.join(makers)}")

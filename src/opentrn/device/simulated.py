@@ -1,7 +1,8 @@
-"""Simulated times of eager operators: what the extension asks when it meets a program signature for the first time.
+"""Simulated times of eager operators: what the extension asks when it meets a program signature for the
+first time.
 
-The core's library is imported at the first miss, not with torch. A program that cannot be built or timed leaves its
-operator modelled; each is counted here with its reason, and reports list them.
+The core's library is imported at the first miss, not with torch. A program that cannot be built or timed
+leaves its operator modelled; each is counted here with its reason, and reports list them.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def _provider(machine: Any) -> Callable[[str, str, Sequence[int], Operands, Oper
 
             return operator_time(operator, operator_class, dims, inputs, outputs, chip, cores)
         except Exception as error:  # any: the operator has run, only its time is in question
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:_FIRST_LINE]
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[
+                :_FIRST_LINE
+            ]
             with _lock:
                 _failures[operator, reason] += 1
             return None
@@ -68,5 +71,6 @@ def failures() -> list[Failure]:
 def report_lines() -> list[str]:
     """For reports: one line for each kind of failure; none where every program was built."""
     return [
-        f"no program for {f.operator} ({f.count} signature(s), modelled instead): {f.reason}" for f in failures()
+        f"no program for {f.operator} ({f.count} signature(s), modelled instead): {f.reason}"
+        for f in failures()
     ]

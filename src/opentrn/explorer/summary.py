@@ -256,7 +256,7 @@ def _classes(totals: list[OperatorTotal], total_ns: int) -> list[Share]:
 
 
 def _modelled_notes(totals: list[OperatorTotal], total_ns: int) -> list[str]:
-    """Which operators have no program, where some have: the share of calls and of time, and the heaviest names."""
+    """Which operators have no program, where some have: their share of calls and of time, the heaviest names."""
     modelled = [total for total in totals if total.kind == "modelled"]
     if not modelled or len(modelled) == len(totals):
         return []
@@ -267,10 +267,8 @@ def _modelled_notes(totals: list[OperatorTotal], total_ns: int) -> list[str]:
         for t in sorted(modelled, key=lambda t: -t.device_ns)[:HEAVIEST]
     )
     more = f" and {len(modelled) - HEAVIEST} more" if len(modelled) > HEAVIEST else ""
-    return [
-        f"modelled, for no program computes them: {calls / every * 100:.0f} % of calls, {share * 100:.1f} % of device "
-        f"time: {names}{more}"
-    ]
+    part = f"{calls / every * 100:.0f} % of calls, {share * 100:.1f} % of device time"
+    return [f"modelled, for no program computes them: {part}: {names}{more}"]
 
 
 def _modules(modules: dict[str, int]) -> list[Share]:

@@ -1,8 +1,9 @@
 """Flash attention, forward: o = softmax(q k^T / sqrt(D)) v per head, without the scores ever in HBM.
 
 Online softmax over blocks of 512 keys: running maximum and sum per query row; the block's probabilities are
-transposed on the Tensor engine for the second product. Four tiles of 128 queries go through a block together, each step
-for all four before the next one, so that an engine works on one tile while another waits for its producer.
+transposed on the Tensor engine for the second product. Four tiles of 128 queries go through a block
+together, each step for all four before the next one, so that an engine works on one tile while another
+waits for its producer.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def flash_attention_program(
 ) -> Program:
     """Symbols H (heads), S (queries), T (keys, at most 8192). q [H, S, D], k, v [H, T, D], D <= 128.
 
-    causal: needs S == T; blocks above the diagonal are skipped, the diagonal one is masked. across_heads: the four
-    tiles are of four heads and S <= 128, as one new token has it.
+    causal: needs S == T; blocks above the diagonal are skipped, the diagonal one is masked. across_heads:
+    the four tiles are of four heads and S <= 128, as one new token has it.
     """
     b = Builder(chip=chip, name=f"flash_attention_{head}_{dtype}")
     h, s, t = b.symbol("H"), b.symbol("S"), b.symbol("T")
@@ -60,7 +61,9 @@ def flash_attention_program(
 
 @dataclass
 class _Tile:
-    """128 query rows on their way: where they lie, their transposed queries, running maximum, sum and output."""
+    """128 query rows on their way: where they lie, their transposed queries, running maximum, sum and
+    output.
+    """
 
     first: Any
     rows: Any
@@ -86,7 +89,9 @@ class _Block:
 
 
 def blocks(b: Builder, length: Any) -> Iterator[tuple[Any, Any, int]]:
-    """(first row, rows of a tile, tiles) for whole blocks of four tiles, then for what is left; opens loops."""
+    """(first row, rows of a tile, tiles) for whole blocks of four tiles, then for what is left; opens
+    loops.
+    """
     with b.loop(0, length // COLUMNS) as j:
         yield j * COLUMNS, TILE, STEPS
     whole = length // COLUMNS * COLUMNS
@@ -95,7 +100,9 @@ def blocks(b: Builder, length: Any) -> Iterator[tuple[Any, Any, int]]:
 
 
 class _Work:
-    def __init__(self, b: Builder, q: Any, k: Any, v: Any, out: Any, identity: Any, head: int, dtype: str) -> None:
+    def __init__(
+        self, b: Builder, q: Any, k: Any, v: Any, out: Any, identity: Any, head: int, dtype: str
+    ) -> None:
         self.b, self.q, self.k, self.v, self.out = b, q, k, v, out
         self.identity, self.head, self.dtype = identity, head, dtype
         self.scale = 1.0 / math.sqrt(head)
@@ -106,7 +113,7 @@ class _Work:
         self.attend(tiles, t)
         self.store(tiles)
 
-    # ---- what stays in SBUF ------------------------------------------------------------------------------------------
+    # ---- what stays in SBUF ----------------------------------------------------------------------
 
     def turned_keys(self, row: Any, t: Any) -> Any:
         """The keys from `row` on, transposed: [D, keys]."""
@@ -118,15 +125,18 @@ class _Work:
             turned = b.psum("k_turned", (head, COLUMNS), self.dtype)
             for step in range(tiles):
                 b.emit(
-                    "nc_matmul", dst=b.access(turned, ((COLUMNS, head), (1, deep)), step * TILE), is_transpose=True,
+                    "nc_matmul",
+                    dst=b.access(turned, ((COLUMNS, head), (1, deep)), step * TILE),
+                    is_transpose=True,
                     stationary=b.access(rows, ((tiles * head, deep), (1, head)), step * head),
                     moving=b.access(self.identity, ((TILE, deep), (1, deep))),
-                )  # fmt: skip
+                )
             width = COLUMNS if tiles > 1 else deep
             b.emit(
-                "tensor_copy", dst=b.access(keys, ((KEYS_MAX, head), (1, width)), first),
+                "tensor_copy",
+                dst=b.access(keys, ((KEYS_MAX, head), (1, width)), first),
                 src=b.access(turned, ((COLUMNS, head), (1, width))),
-            )  # fmt: skip
+            )
         return keys
 
     def load(self, name: str, tensor: Any, row: Any, deep: Any, tiles: int, engine: str = "sync") -> Any:
@@ -134,9 +144,11 @@ class _Work:
         b, head = self.b, self.head
         tile = b.sbuf(name, (TILE, tiles, head), self.dtype)
         b.emit(
-            "dma_copy", engine=engine, dst=b.access(tile, ((tiles * head, deep), (head, tiles), (1, head))),
+            "dma_copy",
+            engine=engine,
+            dst=b.access(tile, ((tiles * head, deep), (head, tiles), (1, head))),
             src=b.access(tensor, ((head, deep), (TILE * head, tiles), (1, head)), row * head),
-        )  # fmt: skip
+        )
         return tile
 
     def tile(self, first: Any, rows: Any, keys: Any, base: Any) -> _Tile:
@@ -147,10 +159,12 @@ class _Work:
         turned, query = b.psum("q_turned", (head, TILE), self.dtype), b.sbuf("q_t", (head, TILE), self.dtype)
         across = ((TILE, head), (1, rows))
         b.emit(
-            "nc_matmul", dst=b.access(turned, across), is_transpose=True,
+            "nc_matmul",
+            dst=b.access(turned, across),
+            is_transpose=True,
             stationary=b.access(raw, ((head, rows), (1, head))),
             moving=b.access(self.identity, ((TILE, rows), (1, rows))),
-        )  # fmt: skip
+        )
         b.emit("tensor_copy", dst=b.access(query, across), src=b.access(turned, across))
         maximum, total = self.column("maximum", rows), self.column("total", rows)
         output = b.access(b.sbuf("output", (TILE, head), "float32"), ((head, rows), (1, head)))
@@ -161,7 +175,7 @@ class _Work:
     def column(self, name: str, rows: Any) -> Any:
         return self.b.access(self.b.sbuf(name, (TILE, 1), "float32"), ((1, rows), (1, 1)))
 
-    # ---- blocks of keys ----------------------------------------------------------------------------------------------
+    # ---- blocks of keys --------------------------------------------------------------------------
 
     def attend(self, tiles: list[_Tile], t: Any) -> None:
         """The first t keys for all tiles."""
@@ -179,17 +193,22 @@ class _Work:
             self._products(work, values, steps, count)
 
     def attend_diagonal(self, tiles: list[_Tile], first: Any) -> None:
-        """The block in which a query row meets its own key: tile g sees g whole tiles of keys, and one masked."""
+        """The block in which a query row meets its own key: tile g sees g whole tiles of keys, and one
+        masked.
+        """
         b = self.b
         keys = [tile.rows for tile in tiles]
         values = b.sbuf("v_diagonal", (TILE, STEPS, self.head), self.dtype)
         for g in range(len(tiles)):
             b.emit(
-                "dma_copy", dst=b.access(values, ((STEPS * self.head, keys[g]), (1, self.head)), g * self.head),
+                "dma_copy",
+                dst=b.access(values, ((STEPS * self.head, keys[g]), (1, self.head)), g * self.head),
                 src=b.access(
-                    self.v, ((self.head, keys[g]), (1, self.head)), (tiles[0].base + first + g * TILE) * self.head
+                    self.v,
+                    ((self.head, keys[g]), (1, self.head)),
+                    (tiles[0].base + first + g * TILE) * self.head,
                 ),
-            )  # fmt: skip
+            )
         work = [_Block(tile, g * TILE + keys[g]) for g, tile in enumerate(tiles)]
         self._scores(work, first)
         for g, block in enumerate(work):
@@ -215,9 +234,14 @@ class _Work:
         last = b.access(masked, ((COLUMNS, rows), (1, block.columns - g * TILE)), g * TILE)
         b.emit("tensor_copy", dst=copied, src=block.scores, engine="scalar")
         b.emit(
-            "affine_select", dst=last, pattern=[[-1, block.columns - g * TILE]], channel_multiplier=1, on_true_tile=last,
-            on_false_value=-30000.0, cmp_op="greater_equal",
-        )  # fmt: skip
+            "affine_select",
+            dst=last,
+            pattern=[[-1, block.columns - g * TILE]],
+            channel_multiplier=1,
+            on_true_tile=last,
+            on_false_value=-30000.0,
+            cmp_op="greater_equal",
+        )
         block.scores = copied
 
     def _weights(self, blocks: list[_Block]) -> None:
@@ -234,21 +258,40 @@ class _Work:
             b.emit("tensor_tensor", dst=larger, data1=tile.maximum, data2=part, op="maximum")
             b.emit("tensor_scalar", dst=block.minus, data=larger, op0="multiply", operand0=-self.scale)
             b.emit(
-                "activation", dst=block.shrink, op="exp", data=tile.maximum, bias=block.minus, scale=self.scale
+                "activation",
+                dst=block.shrink,
+                op="exp",
+                data=tile.maximum,
+                bias=block.minus,
+                scale=self.scale,
             )
             b.emit("tensor_copy", dst=tile.maximum, src=larger)
         for block in blocks:
             tile = block.tile
-            weights, total = b.sbuf("weights", (TILE, COLUMNS), self.dtype), self.column("block_sum", tile.rows)
+            weights, total = (
+                b.sbuf("weights", (TILE, COLUMNS), self.dtype),
+                self.column("block_sum", tile.rows),
+            )
             block.weights = weights
             b.emit(
-                "activation_reduce", dst=b.access(weights, ((COLUMNS, tile.rows), (1, block.columns))), op="exp",
-                data=block.scores, bias=block.minus, scale=self.scale, reduce_op="add", reduce_res=total,
-            )  # fmt: skip
+                "activation_reduce",
+                dst=b.access(weights, ((COLUMNS, tile.rows), (1, block.columns))),
+                op="exp",
+                data=block.scores,
+                bias=block.minus,
+                scale=self.scale,
+                reduce_op="add",
+                reduce_res=total,
+            )
             b.emit(
-                "scalar_tensor_tensor", dst=tile.total, data=tile.total, op0="multiply", operand0=block.shrink,
-                op1="add", operand1=total,
-            )  # fmt: skip
+                "scalar_tensor_tensor",
+                dst=tile.total,
+                data=tile.total,
+                op0="multiply",
+                operand0=block.shrink,
+                op1="add",
+                operand1=total,
+            )
 
     def _products(
         self, blocks: list[_Block], values: list[Any], steps: list[list[tuple[int, Any]]], count: int
@@ -265,34 +308,45 @@ class _Work:
             block.moved = moved
             for step, deep in steps[g]:
                 b.emit(
-                    "nc_matmul", dst=b.access(turned, ((COLUMNS, deep), (1, rows)), step * TILE), is_transpose=True,
+                    "nc_matmul",
+                    dst=b.access(turned, ((COLUMNS, deep), (1, rows)), step * TILE),
+                    is_transpose=True,
                     stationary=b.access(block.weights, ((COLUMNS, rows), (1, deep)), step * TILE),
                     moving=b.access(self.identity, ((TILE, rows), (1, rows))),
-                )  # fmt: skip
+                )
             whole = len({deep if isinstance(deep, int) else id(deep) for _, deep in steps[g]}) == 1
             runs = [(0, len(steps[g]), steps[g][0][1])] if whole else [(s, 1, deep) for s, deep in steps[g]]
             for first, length, deep in runs:
                 pattern = ((COLUMNS, deep), (TILE, length), (1, rows))
                 b.emit(
-                    "tensor_copy", dst=b.access(moved, pattern, first * TILE), engine=("vector", "scalar")[g % 2],
+                    "tensor_copy",
+                    dst=b.access(moved, pattern, first * TILE),
+                    engine=("vector", "scalar")[g % 2],
                     src=b.access(turned, pattern, first * TILE),
-                )  # fmt: skip
+                )
         products = []
         for g, block in enumerate(blocks):
             rows = block.tile.rows
             product = b.access(b.psum("product", (TILE, head), "float32"), ((head, rows), (1, head)))
             for step, deep in steps[g]:
                 b.emit(
-                    "nc_matmul", dst=product, stationary=b.access(block.moved, ((COLUMNS, deep), (1, rows)), step * TILE),
+                    "nc_matmul",
+                    dst=product,
+                    stationary=b.access(block.moved, ((COLUMNS, deep), (1, rows)), step * TILE),
                     moving=b.access(values[g], ((count * head, deep), (1, head)), step * head),
-                )  # fmt: skip
+                )
             products.append(product)
         for block, product in zip(blocks, products, strict=True):
             output = block.tile.output
             b.emit(
-                "scalar_tensor_tensor", dst=output, data=output, op0="multiply", operand0=block.shrink, op1="add",
+                "scalar_tensor_tensor",
+                dst=output,
+                data=output,
+                op0="multiply",
+                operand0=block.shrink,
+                op1="add",
                 operand1=product,
-            )  # fmt: skip
+            )
 
     def store(self, tiles: list[_Tile]) -> None:
         b, head = self.b, self.head
@@ -303,6 +357,8 @@ class _Work:
             b.emit("reciprocal", dst=inverse, data=tile.total)
             b.emit("tensor_scalar", dst=result, data=tile.output, op0="multiply", operand0=inverse)
             b.emit(
-                "dma_copy", dst=b.access(self.out, ((head, tile.rows), (1, head)), tile.first * head), src=result,
+                "dma_copy",
+                dst=b.access(self.out, ((head, tile.rows), (1, head)), tile.first * head),
+                src=result,
                 engine="scalar",
-            )  # fmt: skip
+            )

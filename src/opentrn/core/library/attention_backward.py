@@ -1,7 +1,9 @@
-"""Flash attention, backward: dq, dk and dv from the saved row sums, the probabilities computed again block by block.
+"""Flash attention, backward: dq, dk and dv from the saved row sums, the probabilities computed again block
+by block.
 
-Per head the queries, the output's gradients and dq stay in SBUF; 512 keys at a time pass over all query tiles, dk and dv
-of the block adding up in PSUM. Two query tiles go through a block together, each step for both before the next one.
+Per head the queries, the output's gradients and dq stay in SBUF; 512 keys at a time pass over all query
+tiles, dk and dv of the block adding up in PSUM. Two query tiles go through a block together, each step for
+both before the next one.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ QUERIES_MAX = 8192
 def flash_attention_backward_program(
     head: int = 128, dtype: str = "bfloat16", causal: bool = False, chip: str = DEFAULT_CHIP, room: int = 4096
 ) -> Program:
-    """Symbols H (heads), S (queries, a multiple of 256, at most `room`), T (keys, a multiple of 512); D <= 128.
+    """Symbols H (heads), S (queries, a multiple of 256, at most `room`), T (keys, a multiple of 512); D <=
+    128.
 
-    q, o, do [H, S, D], k, v [H, T, D], lse [H, S] (logarithms of the row sums); dq, dk, dv. causal: needs S == T.
+    q, o, do [H, S, D], k, v [H, T, D], lse [H, S] (logarithms of the row sums); dq, dk, dv. causal: needs S
+    == T.
     """
     b = Builder(chip=chip, name=f"flash_attention_backward_{head}_{dtype}")
     h, s, t = b.symbol("H"), b.symbol("S"), b.symbol("T")
@@ -71,8 +75,12 @@ class _Work:
         b.here()
         self.n = n
         self.turned = {name: b.sbuf(f"{name}_t", (self.head, self.room), self.dtype) for name in ("q", "do")}
-        self.rows = {name: b.sbuf(f"{name}_rows", (TILE, tiles, self.head), self.dtype) for name in ("q", "do")}
-        self.minus_lse, self.minus_delta = (b.sbuf(x, (TILE, tiles), "float32") for x in ("minus_lse", "minus_delta"))
+        self.rows = {
+            name: b.sbuf(f"{name}_rows", (TILE, tiles, self.head), self.dtype) for name in ("q", "do")
+        }
+        self.minus_lse, self.minus_delta = (
+            b.sbuf(x, (TILE, tiles), "float32") for x in ("minus_lse", "minus_delta")
+        )
         self.dq = b.sbuf("dq", (TILE, tiles, self.head), "float32")
 
     def _row_tile(self, name: str, i: Any) -> Any:
@@ -104,14 +112,19 @@ class _Work:
             tile = self._row_tile(name, i)
             b.emit("dma_copy", dst=tile, src=self._in_hbm(self.tensors[name], row), engine="scalar")
             self._transpose(tile, b.access(self.turned[name], ((self.room, self.head), (1, TILE)), i * TILE))
-        out, product = b.sbuf("o", (TILE, self.head), self.dtype), b.sbuf("product", (TILE, self.head), "float32")
+        out, product = (
+            b.sbuf("o", (TILE, self.head), self.dtype),
+            b.sbuf("product", (TILE, self.head), "float32"),
+        )
         b.emit("dma_copy", dst=out, src=self._in_hbm(self.tensors["o"], row))
         b.emit("tensor_tensor", dst=product, data1=out, data2=self._row_tile("do", i), op="multiply")
         delta = self._statistic(self.minus_delta, i)
         b.emit("tensor_reduce", dst=delta, op="add", data=product, axis=[1], negate=True)
         lse = b.sbuf("lse", (TILE, 1), "float32")
         b.emit("dma_copy", dst=lse, src=b.access(self.lse, ((1, TILE), (1, 1)), row))
-        b.emit("tensor_scalar", dst=self._statistic(self.minus_lse, i), data=lse, op0="multiply", operand0=-1.0)
+        b.emit(
+            "tensor_scalar", dst=self._statistic(self.minus_lse, i), data=lse, op0="multiply", operand0=-1.0
+        )
         b.emit("memset", dst=self._dq_tile(i), value=0.0)
 
     def keys_begin(self, j: Any) -> None:
@@ -123,10 +136,13 @@ class _Work:
         self.keys, self.values = (b.sbuf(f"{x}_t", (head, COLUMNS), self.dtype) for x in "kv")
         for name, rows, turned in (("k", self.key_rows, self.keys), ("v", value_rows, self.values)):
             source = b.access(
-                self.tensors[name], ((head, TILE), (TILE * head, STEPS), (1, head)),
+                self.tensors[name],
+                ((head, TILE), (TILE * head, STEPS), (1, head)),
                 (self.n * self.t + j * COLUMNS) * head,
-            )  # fmt: skip
-            b.emit("dma_copy", dst=b.access(rows, ((STEPS * head, TILE), (head, STEPS), (1, head))), src=source)
+            )
+            b.emit(
+                "dma_copy", dst=b.access(rows, ((STEPS * head, TILE), (head, STEPS), (1, head))), src=source
+            )
             for step in range(STEPS):
                 tile = b.access(rows, ((STEPS * head, TILE), (1, head)), step * head)
                 self._transpose(tile, b.access(turned, ((COLUMNS, head), (1, TILE)), step * TILE))
@@ -142,21 +158,35 @@ class _Work:
         weights = [b.sbuf("weights", (TILE, COLUMNS), self.dtype) for _ in tiles]
         for tile, score, weight in zip(tiles, scores, weights, strict=True):
             b.emit(
-                "activation", dst=weight, op="exp", data=score, scale=self.scale,
+                "activation",
+                dst=weight,
+                op="exp",
+                data=score,
+                scale=self.scale,
                 bias=self._statistic(self.minus_lse, tile),
-            )  # fmt: skip
+            )
             if masked:
                 b.emit(
-                    "affine_select", dst=weight, pattern=[[-1, COLUMNS]], channel_multiplier=1, on_true_tile=weight,
-                    on_false_value=0.0, offset=tile * TILE - j * COLUMNS, cmp_op="greater_equal",
-                )  # fmt: skip
+                    "affine_select",
+                    dst=weight,
+                    pattern=[[-1, COLUMNS]],
+                    channel_multiplier=1,
+                    on_true_tile=weight,
+                    on_false_value=0.0,
+                    offset=tile * TILE - j * COLUMNS,
+                    cmp_op="greater_equal",
+                )
         for tile, weight in zip(tiles, weights, strict=True):
             self._add("dv", weight, "do", tile)
         moved = []
         for tile, slope, weight in zip(tiles, slopes, weights, strict=True):
             centred, change = (b.sbuf(x, (TILE, COLUMNS), self.dtype) for x in ("centred", "change"))
             b.emit(
-                "activation", dst=centred, op="identity", data=slope, bias=self._statistic(self.minus_delta, tile)
+                "activation",
+                dst=centred,
+                op="identity",
+                data=slope,
+                bias=self._statistic(self.minus_delta, tile),
             )
             b.emit("tensor_tensor", dst=change, data1=centred, data2=weight, op="multiply")
             self._add("dk", change, "q", tile)
@@ -165,9 +195,13 @@ class _Work:
             part = b.psum("dq_part", (TILE, self.head), "float32")
             for step in range(STEPS):
                 b.emit(
-                    "nc_matmul", dst=part, stationary=b.access(turned, ((COLUMNS, TILE), (1, TILE)), step * TILE),
-                    moving=b.access(self.key_rows, ((STEPS * self.head, TILE), (1, self.head)), step * self.head),
-                )  # fmt: skip
+                    "nc_matmul",
+                    dst=part,
+                    stationary=b.access(turned, ((COLUMNS, TILE), (1, TILE)), step * TILE),
+                    moving=b.access(
+                        self.key_rows, ((STEPS * self.head, TILE), (1, self.head)), step * self.head
+                    ),
+                )
             b.emit("tensor_tensor", dst=self._dq_tile(tile), data1=self._dq_tile(tile), data2=part, op="add")
 
     def _product(self, name: str, left: Any, tile: Any, right: Any) -> Any:
@@ -182,7 +216,9 @@ class _Work:
         for step in range(STEPS):
             self.b.emit(
                 "nc_matmul",
-                dst=self.b.access(self.sums[name], ((STEPS * self.head, TILE), (1, self.head)), step * self.head),
+                dst=self.b.access(
+                    self.sums[name], ((STEPS * self.head, TILE), (1, self.head)), step * self.head
+                ),
                 stationary=self.b.access(weights, ((COLUMNS, TILE), (1, TILE)), step * TILE),
                 moving=self._row_tile(rows, tile),
             )
@@ -190,13 +226,17 @@ class _Work:
     def _turn_block(self, block: Any) -> Any:
         b = self.b
         turned, moved = (
-            make(name, (TILE, COLUMNS), self.dtype) for make, name in ((b.psum, "block_turned"), (b.sbuf, "block_t"))
+            make(name, (TILE, COLUMNS), self.dtype)
+            for make, name in ((b.psum, "block_turned"), (b.sbuf, "block_t"))
         )
         for step in range(STEPS):
             b.emit(
-                "nc_matmul", dst=b.access(turned, ((COLUMNS, TILE), (1, TILE)), step * TILE), is_transpose=True,
-                stationary=b.access(block, ((COLUMNS, TILE), (1, TILE)), step * TILE), moving=self.identity,
-            )  # fmt: skip
+                "nc_matmul",
+                dst=b.access(turned, ((COLUMNS, TILE), (1, TILE)), step * TILE),
+                is_transpose=True,
+                stationary=b.access(block, ((COLUMNS, TILE), (1, TILE)), step * TILE),
+                moving=self.identity,
+            )
         b.emit("tensor_copy", dst=moved, src=turned)
         return moved
 
@@ -207,12 +247,15 @@ class _Work:
             result = b.sbuf(name, (TILE, STEPS, head), self.dtype)
             b.emit("tensor_scalar", dst=result, data=self.sums[name], op0="multiply", operand0=factor)
             b.emit(
-                "dma_copy", engine="scalar", src=result,
+                "dma_copy",
+                engine="scalar",
+                src=result,
                 dst=b.access(
-                    self.results[name], ((head, TILE), (TILE * head, STEPS), (1, head)),
+                    self.results[name],
+                    ((head, TILE), (TILE * head, STEPS), (1, head)),
                     (self.n * self.t + j * COLUMNS) * head,
                 ),
-            )  # fmt: skip
+            )
 
     def store_queries(self, i: Any) -> None:
         b = self.b

@@ -1,9 +1,9 @@
 """Elementwise programs: load tiles of every operand, evaluate a formula, store the results.
 
-Two ways to lay elements on partitions. *Flat*: T tensors of E elements, 128 x W of them at a time; an operand that
-repeats with period E is loaded once for all T. *Rows*: M rows of N columns; an operand of N elements is loaded once per
-block of columns, one of M elements rides with its rows. Short rows are folded, R of them on one partition, so that a DMA
-and an instruction have enough to do.
+Two ways to lay elements on partitions. *Flat*: T tensors of E elements, 128 x W of them at a time; an
+operand that repeats with period E is loaded once for all T. *Rows*: M rows of N columns; an operand of N
+elements is loaded once per block of columns, one of M elements rides with its rows. Short rows are folded,
+R of them on one partition, so that a DMA and an instruction have enough to do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _QUEUES = ("sync", "scalar")
 
 @dataclass(frozen=True)
 class Operand:
-    """dtype: of NeuronCore; layout: whole, scattered, scalar, row, column or number (csrc/timeline/programs.h)."""
+    """dtype: of NeuronCore; layout: whole, scattered, scalar, row, column or number
+    (csrc/timeline/programs.h).
+    """
 
     dtype: str
     layout: str = "whole"
@@ -62,8 +64,8 @@ def flat_program(
 ) -> Program:
     """Symbols T (tensors), E (elements of one), W (elements per partition, at most `chunk`).
 
-    Inputs x0, x1 … of T x E elements (twice as many where scattered), E where they repeat ("row"), 1 where they
-    are scalars; outputs y0, y1 … of T x E.
+    Inputs x0, x1 … of T x E elements (twice as many where scattered), E where they repeat ("row"), 1 where
+    they are scalars; outputs y0, y1 … of T x E.
     """
     b = Builder(chip=chip, name="elementwise_flat")
     t, e, w = b.symbol("T"), b.symbol("E"), b.symbol("W")
@@ -117,8 +119,8 @@ def rows_program(
 ) -> Program:
     """Symbols M (rows), N (columns), W (columns of one instruction), R (rows of a partition).
 
-    folded: R may exceed 1, and W is N. Inputs of M x N elements, N ("row"), M ("column") or 1 ("scalar"); outputs
-    of M x N.
+    folded: R may exceed 1, and W is N. Inputs of M x N elements, N ("row"), M ("column") or 1 ("scalar");
+    outputs of M x N.
     """
     b = Builder(chip=chip, name="elementwise_rows")
     m, n, w, r = (b.symbol(name) for name in "MNWR")
@@ -142,7 +144,9 @@ def rows_program(
             def part(tile: Any, rows: Any = rows, fold: Any = fold) -> Any:
                 return b.access(tile, ((tiles.width, rows), (w, fold), (1, width)))
 
-            def lies(operand: Operand, tensor: Any, rows: Any = rows, fold: Any = fold, first: Any = first) -> Any:
+            def lies(
+                operand: Operand, tensor: Any, rows: Any = rows, fold: Any = fold, first: Any = first
+            ) -> Any:
                 step = operand.step
                 pattern = ((r * n * step, rows), (n * step, fold), (step, width))
                 return b.access(tensor, pattern, (first * n + j * w) * step)
@@ -167,8 +171,9 @@ def rows_program(
 
 
 def _pieces(b: Builder, elements: Any, width: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """(first element, partitions, elements of a partition): whole tiles, whole rows of the last tile, then the
-    rest of one row; opens loops."""
+    """(first element, partitions, elements of a partition): whole tiles, whole rows of the last tile, then
+    the rest of one row; opens loops.
+    """
     with b.loop(0, elements // (width * TILE)) as i:
         yield i * (width * TILE), TILE, width
     done = elements // (width * TILE) * (width * TILE)
@@ -192,7 +197,9 @@ def _column(
     width: Any,
     folded: bool,
 ) -> Value:
-    """A value per row: beside one row of a partition it is an operand of tensor_scalar; folded, it repeats."""
+    """A value per row: beside one row of a partition it is an operand of tensor_scalar; folded, it
+    repeats.
+    """
     room = FOLD_MAX if folded else 1
     tile = b.sbuf(f"x{k}", (TILE, room), operand.dtype)
     loaded = b.access(tile, ((room, rows), (1, fold)))

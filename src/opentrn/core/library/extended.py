@@ -1,8 +1,9 @@
-"""Times of large sizes from small ones: a program is walked for a few periods of a loop and extended by whole periods.
+"""Times of large sizes from small ones: a program is walked for a few periods of a loop and extended by
+whole periods.
 
-The loop extrapolation of the core stops at loops whose state does not repeat within a few iterations, as the outer loops
-of tiled programs rarely do; their passes still take equally long once the pipeline is full. tests/core/test_operators.py
-bounds the error against the full walk.
+The loop extrapolation of the core stops at loops whose state does not repeat within a few iterations, as
+the outer loops of tiled programs rarely do; their passes still take equally long once the pipeline is full.
+tests/core/test_operators.py bounds the error against the full walk.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ _LIMIT = 1 << 32  # instructions of one walk
 
 @dataclass(frozen=True)
 class Axis:
-    """A symbol whose program repeats every `period`. `kept` periods fill the pipeline, `span` more give the slope:
-    several, for tiles rotate through places and neighbouring periods differ."""
+    """A symbol whose program repeats every `period`. `kept` periods fill the pipeline, `span` more give the
+    slope: several, for tiles rotate through places and neighbouring periods differ.
+    """
 
     symbol: str
     period: int

@@ -1,10 +1,11 @@
 """Formulas of elementwise operators → engine instructions on tiles.
 
-A formula is Python arithmetic over operands: `y0 = x0 * silu_dx(x1)`. Results are y0, y1 …, inputs x0, x1 …, names set
-earlier in the formula are intermediate tiles, any other name is a number known to the host. A call is an activation of
-the Scalar engine, or `select(condition, a, b)`. Arithmetic of two tiles is one `tensor_tensor` of the Vector engine, of
-a tile and one or two numbers one `tensor_scalar`, and number * tile + tile one `scalar_tensor_tensor`. What the Scalar
-engine can do as well goes to whichever of the two has less to do.
+A formula is Python arithmetic over operands: `y0 = x0 * silu_dx(x1)`. Results are y0, y1 …, inputs x0, x1
+…, names set earlier in the formula are intermediate tiles, any other name is a number known to the host. A
+call is an activation of the Scalar engine, or `select(condition, a, b)`. Arithmetic of two tiles is one
+`tensor_tensor` of the Vector engine, of a tile and one or two numbers one `tensor_scalar`, and number *
+tile + tile one `scalar_tensor_tensor`. What the Scalar engine can do as well goes to whichever of the two
+has less to do.
 """
 
 from __future__ import annotations
@@ -96,9 +97,9 @@ def _numbered(formula: str, letter: str, context: type[ast.expr_context]) -> fro
 class Evaluation:
     """One pass of a formula over one set of tiles.
 
-    inputs, outputs: tiles by number; an input that is not there is a number that the host knows.
-    tile: makes a temporary (an access) for a whole value, `column_tile` one for a value per partition.
-    constants: numbers of the formula by name; a name without one is 1 (times do not depend on it).
+    inputs, outputs: tiles by number; an input that is not there is a number that the host knows. tile:
+    makes a temporary (an access) for a whole value, `column_tile` one for a value per partition. constants:
+    numbers of the formula by name; a name without one is 1 (times do not depend on it).
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Evaluation:
             if isinstance(value, Value):
                 self.known[name] = value
 
-    # ---- values --------------------------------------------------------------------------------------------------
+    # ---- values ----------------------------------------------------------------------------------
 
     def value(self, node: ast.expr, into: Any = None) -> Value | float:
         """A number, or the tile that holds the value: `into` where given and made here."""
@@ -137,7 +138,9 @@ class Evaluation:
             return float(self.constants.get(node.id, 1.0)) if known is None else known
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             inner = self.value(node.operand)
-            return -inner if isinstance(inner, float) else self._with_number("multiply", inner, -1.0, into=into)
+            return (
+                -inner if isinstance(inner, float) else self._with_number("multiply", inner, -1.0, into=into)
+            )
         if isinstance(node, ast.BinOp):
             return self._arithmetic(node, into)
         if isinstance(node, ast.Compare):
@@ -175,9 +178,14 @@ class Evaluation:
                 target = into if into is not None else self.tile()
                 self.load["vector"] += 2 / _VECTOR_GHZ
                 self.b.emit(
-                    "scalar_tensor_tensor", dst=target, data=first.access, op0="multiply",
-                    operand0=factor, op1=op, operand1=second.access,
-                )  # fmt: skip
+                    "scalar_tensor_tensor",
+                    dst=target,
+                    data=first.access,
+                    op0="multiply",
+                    operand0=factor,
+                    op1=op,
+                    operand1=second.access,
+                )
                 return Value(target)
         return None
 
@@ -217,7 +225,7 @@ class Evaluation:
         self.b.emit("activation", dst=target, op=name, data=only.access)
         return Value(target, only.column)
 
-    # ---- instructions ----------------------------------------------------------------------------------------------
+    # ---- instructions ----------------------------------------------------------------------------
 
     def _target(self, column: bool, into: Any) -> Any:
         if column:
@@ -249,20 +257,32 @@ class Evaluation:
         into: Any = None,
         then: tuple[str, Any] | None = None,
     ) -> Value:
-        """tensor_scalar; a number is immediate or one value per partition. then: a second operation and its number."""
+        """tensor_scalar; a number is immediate or one value per partition. then: a second operation and its
+        number.
+        """
         target = self._target(tile.column, into)
         simple = op in _ON_SCALAR and not reverse and then is None
         second = {} if then is None else {"op1": then[0], "operand1": then[1]}
         self.b.emit(
-            "tensor_scalar", dst=target, data=tile.access, op0=op, operand0=number, reverse0=reverse,
-            engine=self._engine(target, tile.access, simple), **second,
-        )  # fmt: skip
+            "tensor_scalar",
+            dst=target,
+            data=tile.access,
+            op0=op,
+            operand0=number,
+            reverse0=reverse,
+            engine=self._engine(target, tile.access, simple),
+            **second,
+        )
         return Value(target, tile.column)
 
     def _engine(self, target: Any, source: Any, simple: bool) -> str:
         """Vector or Scalar, whichever will be done first; 16-bit tiles stay with Vector's faster modes."""
         half = target.dtype in _HALF and source.dtype in _HALF
-        on_scalar = simple and not half and self.load["scalar"] + 1 / _SCALAR_GHZ < self.load["vector"] + 1 / _VECTOR_GHZ
+        on_scalar = (
+            simple
+            and not half
+            and self.load["scalar"] + 1 / _SCALAR_GHZ < self.load["vector"] + 1 / _VECTOR_GHZ
+        )
         engine = "scalar" if on_scalar else "vector"
         self.load[engine] += 1 / _SCALAR_GHZ if on_scalar else (0.25 if half else 1) / _VECTOR_GHZ
         return engine
@@ -275,9 +295,7 @@ class Evaluation:
         target = into if into is not None else self.tile()
         self._move(no, target)
         source = self._spread(yes) if isinstance(yes, Value) else yes
-        self.b.emit(
-            "tensor_copy_predicated", dst=target, src=source, predicate=self._spread(condition)
-        )
+        self.b.emit("tensor_copy_predicated", dst=target, src=source, predicate=self._spread(condition))
         return Value(target)
 
     def _spread(self, value: Value) -> Any:

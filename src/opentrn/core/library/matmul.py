@@ -1,9 +1,9 @@
 """Tiled matrix product c[M, N] = a[M, K] b[K, N], with M, N and K symbolic and ragged last tiles.
 
-A block of 512 rows of `a` is transposed once on the Tensor engine, 128 x 128 at a time, and stays in SBUF while
-every 512 columns of `b` pass; four PSUM banks hold the block's results while the contraction runs. Four depth
-tiles of `b` come in one DMA: the issue of a DMA costs more than moving 128 KiB. Where `b` is given as [N, K], 16-bit
-types are transposed by the DMA on their way and others by the Tensor engine.
+A block of 512 rows of `a` is transposed once on the Tensor engine, 128 x 128 at a time, and stays in SBUF
+while every 512 columns of `b` pass; four PSUM banks hold the block's results while the contraction runs.
+Four depth tiles of `b` come in one DMA: the issue of a DMA costs more than moving 128 KiB. Where `b` is
+given as [N, K], 16-bit types are transposed by the DMA on their way and others by the Tensor engine.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def matmul_program(
 ) -> Program:
     """One program for all M, N and K <= 8192 (symbols).
 
-    transposed: `a` is given as [K, M]; right_transposed: `b` as [N, K]; out: dtype of c. addend: "row" adds d [N],
-    "whole" d [M, N]. batched: B such products (symbol B), every tensor but a row with a leading dimension.
+    transposed: `a` is given as [K, M]; right_transposed: `b` as [N, K]; out: dtype of c. addend: "row" adds
+    d [N], "whole" d [M, N]. batched: B such products (symbol B), every tensor but a row with a leading
+    dimension.
     """
     b = Builder(chip=chip, name=f"matmul_{dtype}")
     m, n, k = b.symbol("M"), b.symbol("N"), b.symbol("K")
@@ -52,7 +53,20 @@ def matmul_program(
     identity = None if transposed and (own or not right_transposed) else identity_tile(b, dtype)
     with b.loop(0, count) as batch:
         work = _Product(
-            b, m, n, k, dtype, out or dtype, left, right, added, result, identity, transposed, right_transposed, addend
+            b,
+            m,
+            n,
+            k,
+            dtype,
+            out or dtype,
+            left,
+            right,
+            added,
+            result,
+            identity,
+            transposed,
+            right_transposed,
+            addend,
         )
         work.batch = batch if batched else 0
         work.run()
@@ -105,7 +119,9 @@ class _Product:
                             b.emit(
                                 "nc_matmul",
                                 dst=_bank(b, total, t, rows[t], columns),
-                                moving=b.access(moving, ((tiles * COLUMNS, deep), (1, columns)), step * COLUMNS),
+                                moving=b.access(
+                                    moving, ((tiles * COLUMNS, deep), (1, columns)), step * COLUMNS
+                                ),
                                 stationary=_turned(b, stationary, first, step, t, deep, rows[t]),
                             )
                 self._store(total, i, j, rows, columns)
@@ -136,7 +152,10 @@ class _Product:
                 given = b.access(bias, ((COLUMNS, rows[t]), (1, columns)))
                 b.emit("tensor_tensor", dst=tile, data1=source, data2=given, op="add")
             b.emit(
-                "dma_copy", dst=b.access(self.result, ((n, rows[t]), (1, columns)), at), src=tile, engine="scalar"
+                "dma_copy",
+                dst=b.access(self.result, ((n, rows[t]), (1, columns)), at),
+                src=tile,
+                engine="scalar",
             )
 
     def _load_right(self, j: Any, columns: Any, first: Any, deep: Any, tiles: int) -> Any:
@@ -234,8 +253,8 @@ class _Product:
 
 
 def _depth_blocks(b: Builder, k: Any) -> Iterator[tuple[Any, Any, int]]:
-    """(first contraction row, rows of a tile, tiles) for whole blocks of four tiles, then for what is
-    left; opens loops.
+    """(first contraction row, rows of a tile, tiles) for whole blocks of four tiles, then for what is left;
+    opens loops.
     """
     wide = TILE * BLOCK
     with b.loop(0, k // wide) as d:

@@ -1,7 +1,8 @@
 """Operators on rows: softmax and its logarithm, layer and RMS normalisation, each with its backward.
 
-128 rows at a time. *Resident* rows are loaded once and stay in SBUF while several passes go over their columns, 2048 at a
-time; longer rows (the logits of a large vocabulary) are *streamed*: every pass loads them again.
+128 rows at a time. *Resident* rows are loaded once and stay in SBUF while several passes go over their
+columns, 2048 at a time; longer rows (the logits of a large vocabulary) are *streamed*: every pass loads
+them again.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ class Chunk:
 class Rows:
     """The rows of one program. inputs, outputs: (name, dtype) of [M, N] tensors; gains: of [N] tensors."""
 
-    def __init__(self, b: Builder, inputs: list[str], outputs: list[str], gains: list[str], room: int | None) -> None:
+    def __init__(
+        self, b: Builder, inputs: list[str], outputs: list[str], gains: list[str], room: int | None
+    ) -> None:
         self.b, self.room = b, room
         self.m, self.n = b.symbol("M"), b.symbol("N")
         self.input_types, self.output_types, self.gain_types = inputs, outputs, gains
         self.sources = [b.hbm(f"x{k}", (self.m, self.n), dtype) for k, dtype in enumerate(inputs)]
-        self.results = [b.hbm(f"y{k}", (self.m, self.n), dtype, kind="output") for k, dtype in enumerate(outputs)]
+        self.results = [
+            b.hbm(f"y{k}", (self.m, self.n), dtype, kind="output") for k, dtype in enumerate(outputs)
+        ]
         self.gains = [b.hbm(f"w{k}", (self.n,), dtype) for k, dtype in enumerate(gains)]
         self.gain_tiles = [self._load_gain(k) for k in range(len(gains))] if room else []
         self.count = 0
@@ -96,11 +101,13 @@ class Rows:
             def row(k: int) -> Any:
                 return b.access(self.gain_tiles[k], ((self.room, self.rows), (1, width)), at)
 
-            yield Chunk(given, made, lambda name: part(b.sbuf(name, (TILE, CHUNK), "float32")), row, (at, width))
+            yield Chunk(
+                given, made, lambda name: part(b.sbuf(name, (TILE, CHUNK), "float32")), row, (at, width)
+            )
             for k in writes:
                 b.emit("dma_copy", dst=in_hbm(self.results[k]), src=made[k], engine=_QUEUES[(k + 1) % 2])
 
-    # ---- the steps that several operators share ----------------------------------------------------------------------
+    # ---- the steps that several operators share --------------------------------------------------
 
     def accumulate(self, total: Any, part: Any, op: str = "add") -> None:
         self.b.emit("tensor_tensor", dst=total, data1=total, data2=part, op=op)
@@ -120,7 +127,10 @@ class Rows:
 
     def store_column(self, tensor: Any, column: Any) -> None:
         self.b.emit(
-            "dma_copy", dst=self.b.access(tensor, ((1, self.rows), (1, 1)), self.first), src=column, engine="scalar"
+            "dma_copy",
+            dst=self.b.access(tensor, ((1, self.rows), (1, 1)), self.first),
+            src=column,
+            engine="scalar",
         )
 
 
@@ -136,9 +146,14 @@ def _maximum_and_sum(r: Rows) -> tuple[Any, Any]:
     for chunk in r.each((0,)):
         part = r.column("part")
         b.emit(
-            "activation_reduce", dst=chunk.temporary("e"), op="exp", data=chunk.x[0], bias=minus, reduce_op="add",
+            "activation_reduce",
+            dst=chunk.temporary("e"),
+            op="exp",
+            data=chunk.x[0],
+            bias=minus,
+            reduce_op="add",
             reduce_res=part,
-        )  # fmt: skip
+        )
         r.accumulate(total, part)
     return minus, total
 
@@ -162,9 +177,14 @@ def _log_softmax(r: Rows) -> None:
     b.emit("activation", dst=logarithm, op="log", data=total)
     for chunk in r.each((0,), (0,)):
         b.emit(
-            "tensor_scalar", dst=chunk.y[0], data=chunk.x[0], op0="add", operand0=minus, op1="subtract",
+            "tensor_scalar",
+            dst=chunk.y[0],
+            data=chunk.x[0],
+            op0="add",
+            operand0=minus,
+            op1="subtract",
             operand1=logarithm,
-        )  # fmt: skip
+        )
 
 
 def _softmax_backward(r: Rows) -> None:
@@ -177,9 +197,14 @@ def _softmax_backward(r: Rows) -> None:
         r.sum(total, product)
     for chunk in r.each((0, 1), (0,)):
         b.emit(
-            "scalar_tensor_tensor", dst=chunk.y[0], data=chunk.x[0], op0="subtract", operand0=total, op1="multiply",
+            "scalar_tensor_tensor",
+            dst=chunk.y[0],
+            data=chunk.x[0],
+            op0="subtract",
+            operand0=total,
+            op1="multiply",
             operand1=chunk.x[1],
-        )  # fmt: skip
+        )
 
 
 def _log_softmax_backward(r: Rows) -> None:
@@ -193,9 +218,14 @@ def _log_softmax_backward(r: Rows) -> None:
         e = chunk.temporary("e")
         b.emit("activation", dst=e, op="exp", data=chunk.x[1])
         b.emit(
-            "scalar_tensor_tensor", dst=chunk.y[0], data=e, op0="multiply", operand0=minus, op1="add",
+            "scalar_tensor_tensor",
+            dst=chunk.y[0],
+            data=e,
+            op0="multiply",
+            operand0=minus,
+            op1="add",
             operand1=chunk.x[0],
-        )  # fmt: skip
+        )
 
 
 def _norm(r: Rows, centred: bool, epsilon: float = 1e-6) -> None:
@@ -206,9 +236,13 @@ def _norm(r: Rows, centred: bool, epsilon: float = 1e-6) -> None:
     for chunk in r.each((0,)):
         part = r.column("part")
         b.emit(
-            "activation_reduce", dst=chunk.temporary("squares"), op="square", data=chunk.x[0], reduce_op="add",
+            "activation_reduce",
+            dst=chunk.temporary("squares"),
+            op="square",
+            data=chunk.x[0],
+            reduce_op="add",
             reduce_res=part,
-        )  # fmt: skip
+        )
         r.accumulate(square, part)
         if mean is not None:
             r.sum(mean, chunk.x[0])
@@ -226,9 +260,14 @@ def _norm(r: Rows, centred: bool, epsilon: float = 1e-6) -> None:
         target = chunk.temporary("normal") if r.gains else chunk.y[0]
         if mean is not None:
             b.emit(
-                "tensor_scalar", dst=target, data=chunk.x[0], op0="subtract", operand0=mean, op1="multiply",
+                "tensor_scalar",
+                dst=target,
+                data=chunk.x[0],
+                op0="subtract",
+                operand0=mean,
+                op1="multiply",
                 operand1=rstd,
-            )  # fmt: skip
+            )
         else:
             b.emit("tensor_scalar", dst=target, data=chunk.x[0], op0="multiply", operand0=rstd)
         for k in range(len(r.gains)):
@@ -242,8 +281,10 @@ def _norm(r: Rows, centred: bool, epsilon: float = 1e-6) -> None:
 
 
 def _norm_backward(r: Rows, centred: bool) -> None:
-    """x0 = gradient, x1 = input: y = rstd (g - mean(g) - xhat mean(g xhat)) with g = x0 w0; the gains' gradients add up
-    over the rows, element by element, and over partitions by a product with ones at the end."""
+    """x0 = gradient, x1 = input: y = rstd (g - mean(g) - xhat mean(g xhat)) with g = x0 w0; the gains'
+    gradients add up over the rows, element by element, and over partitions by a product with ones at the
+    end.
+    """
     b, gained = r.b, bool(r.gains)
     rstd, mean = r.column("rstd"), r.column("mean") if centred else None
     for name, column in (("rstd", rstd), ("mean", mean)):
@@ -276,11 +317,22 @@ def _norm_backward(r: Rows, centred: bool) -> None:
             gradient = chunk.temporary("gradient")
             b.emit("tensor_tensor", dst=gradient, data1=chunk.x[0], data2=chunk.row(0), op="multiply")
         b.emit(
-            "scalar_tensor_tensor", dst=normal, data=normal, op0="multiply", operand0=minus, op1="add",
+            "scalar_tensor_tensor",
+            dst=normal,
+            data=normal,
+            op0="multiply",
+            operand0=minus,
+            op1="add",
             operand1=gradient,
-        )  # fmt: skip
+        )
         b.emit(
-            "tensor_scalar", dst=chunk.y[0], data=normal, op0="subtract", operand0=first, op1="multiply", operand1=rstd
+            "tensor_scalar",
+            dst=chunk.y[0],
+            data=normal,
+            op0="subtract",
+            operand0=first,
+            op1="multiply",
+            operand1=rstd,
         )
 
 
@@ -290,7 +342,13 @@ def _normal(r: Rows, chunk: Chunk, mean: Any, rstd: Any) -> Any:
         r.b.emit("tensor_scalar", dst=normal, data=chunk.x[1], op0="multiply", operand0=rstd)
     else:
         r.b.emit(
-            "tensor_scalar", dst=normal, data=chunk.x[1], op0="subtract", operand0=mean, op1="multiply", operand1=rstd
+            "tensor_scalar",
+            dst=normal,
+            data=chunk.x[1],
+            op0="subtract",
+            operand0=mean,
+            op1="multiply",
+            operand1=rstd,
         )
     return normal
 
@@ -307,7 +365,10 @@ def _finish_sums(r: Rows, results: list[Any]) -> None:
             b.here()
             total = b.access(b.psum("total", (1, BANK), "float32"), ((BANK, 1), (1, width)))
             b.emit(
-                "nc_matmul", dst=total, stationary=ones, moving=b.access(tile, ((r.room, TILE), (1, width)), j * BANK)
+                "nc_matmul",
+                dst=total,
+                stationary=ones,
+                moving=b.access(tile, ((r.room, TILE), (1, width)), j * BANK),
             )
             row = b.access(b.sbuf("sum_row", (1, BANK), dtype), ((BANK, 1), (1, width)))
             b.emit("tensor_copy", dst=row, src=total)
@@ -341,7 +402,9 @@ def softmax_like_program(
 def norm_program(
     centred: bool, dtype: str, gains: tuple[str, ...], room: int, chip: str = DEFAULT_CHIP
 ) -> Program:
-    """Layer (centred) or RMS normalisation of x0 [M, N <= room]; gains w0 (and w1) of N elements. Stores y0, rstd, mean."""
+    """Layer (centred) or RMS normalisation of x0 [M, N <= room]; gains w0 (and w1) of N elements. Stores
+    y0, rstd, mean.
+    """
     b = Builder(chip=chip, name="layer_norm" if centred else "rms_norm")
     rows = Rows(b, [dtype], [dtype], list(gains), room)
     _statistics(rows, centred, "output")

@@ -1,9 +1,11 @@
-"""Simulated time of an eager operator on a logical core: which program computes it, and how its cores share the work.
+"""Simulated time of an eager operator on a logical core: which program computes it, and how its cores share
+the work.
 
-A logical core of two physical cores halves what does not depend on each other: batches and heads, else rows, else columns.
-Both halves start together, each core moves its half through its own DMA engines, and the operator ends with the slower
-half; no barrier is needed between them. Only what the halves must add up (a sum over everything, the gradient of a gain)
-is sent to the other core. What both cores read (the right matrix of a product) each of them loads.
+A logical core of two physical cores halves what does not depend on each other: batches and heads, else
+rows, else columns. Both halves start together, each core moves its half through its own DMA engines, and
+the operator ends with the slower half; no barrier is needed between them. Only what the halves must add up
+(a sum over everything, the gradient of a gain) is sent to the other core. What both cores read (the right
+matrix of a product) each of them loads.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def table() -> dict[str, Any]:
 
 
 def plain_name(operator: str) -> str:
-    """"_foreach_add_" → "add"."""
+    """ "_foreach_add_" → "add"."""
     return operator.removeprefix("_foreach_").rstrip("_")
 
 
@@ -80,8 +82,8 @@ def operator_time(
 ) -> float | None:
     """ns on a logical core of `cores` cores, or None where the operator has no program.
 
-    operator: ATen's name without overload; dims, inputs and outputs: (dtype, layout) as csrc/timeline/programs.h has
-    them. Errors of the builder and the verifier come through.
+    operator: ATen's name without overload; dims, inputs and outputs: (dtype, layout) as
+    csrc/timeline/programs.h has them. Errors of the builder and the verifier come through.
     """
     kind = _KINDS.get(operator_class)
     if kind is None:
@@ -102,7 +104,7 @@ def _operands(given: Sequence[tuple[str, str]]) -> Operands | None:
     return tuple(found)
 
 
-# ---- Products and attention ---------------------------------------------------------------------------------------------
+# ---- Products and attention ----------------------------------------------------------------------
 
 
 def _product(call: Call) -> float | None:
@@ -141,7 +143,7 @@ def _attention(call: Call) -> float | None:
     )
 
 
-# ---- Elementwise ----------------------------------------------------------------------------------------------------------
+# ---- Elementwise ---------------------------------------------------------------------------------
 
 
 def _elementwise(call: Call) -> float | None:
@@ -169,7 +171,7 @@ def _elementwise(call: Call) -> float | None:
     return signatures.rows_time(formula, call.inputs, call.outputs, rows, columns, call.chip)
 
 
-# ---- Reductions and rows ------------------------------------------------------------------------------------------------
+# ---- Reductions and rows -------------------------------------------------------------------------
 
 
 def _reduction(call: Call) -> float | None:
@@ -194,9 +196,14 @@ def _plain_reduction(call: Call, entry: Mapping[str, str]) -> float | None:
             inner = call.parts(inner, TILE)
         return signatures.column_reduction_time(outer, reduced, inner, dtype, op, call.chip, out, function)
     time = functools.partial(
-        signatures.reduction_time, dtype=dtype, op=op, chip=call.chip, out=out, function=function,
+        signatures.reduction_time,
+        dtype=dtype,
+        op=op,
+        chip=call.chip,
+        out=out,
+        function=function,
         tensors=max(tensors, 1),
-    )  # fmt: skip
+    )
     if outer > 1 or call.cores == 1:
         return time(call.parts(outer), reduced)
     halves = time(1, call.parts(reduced, TILE)) + max(tensors, 1) * _combine_ns(1, call.chip)
@@ -222,7 +229,9 @@ def _norm(call: Call, entry: Mapping[str, bool]) -> float | None:
     columns = second if backward else elements // second
     rows = call.parts(elements // columns)
     count = 2 if entry["centred"] else 1
-    gains = tuple(o.dtype for o in (call.outputs[1:] if backward else call.inputs[1:]) if o.layout == "row")[:count]
+    gains = tuple(o.dtype for o in (call.outputs[1:] if backward else call.inputs[1:]) if o.layout == "row")[
+        :count
+    ]
     if any(gain not in _FLOATS for gain in gains):
         return None
     found = signatures.norm_time(rows, columns, dtype, entry["centred"], backward, gains, call.chip)

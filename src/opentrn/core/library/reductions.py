@@ -25,8 +25,8 @@ def rows_program(
 ) -> Program:
     """y[M] = reduce f(x[M, N]) over N. Symbols M, N, R (rows of a partition; 1 unless folded).
 
-    function: an activation applied first, in the same pass of the Scalar engine where it sums. folded: N <= 2048 and
-    R x N <= 2048.
+    function: an activation applied first, in the same pass of the Scalar engine where it sums. folded: N <=
+    2048 and R x N <= 2048.
     """
     b = Builder(chip=chip, name=f"reduce_rows_{op}")
     m, n, r = (b.symbol(name) for name in "MNR")
@@ -60,7 +60,9 @@ def rows_program(
 
 @functools.lru_cache(maxsize=64)
 def columns_program(dtype: str, out: str, function: str | None = None, chip: str = DEFAULT_CHIP) -> Program:
-    """y[B, N] = sum over K of f(x[B, K, N]): 128 rows at a time, multiplied by ones, add up in PSUM. Symbols B, K, N."""
+    """y[B, N] = sum over K of f(x[B, K, N]): 128 rows at a time, multiplied by ones, add up in PSUM.
+    Symbols B, K, N.
+    """
     b = Builder(chip=chip, name="sum_columns")
     batch, k, n = (b.symbol(name) for name in "BKN")
     x, y = b.hbm("x", (batch, k, n), dtype), b.hbm("y", (batch, n), out, kind="output")
@@ -98,8 +100,9 @@ def columns_program(dtype: str, out: str, function: str | None = None, chip: str
 
 @functools.lru_cache(maxsize=64)
 def extremes_program(dtype: str, op: str, chip: str = DEFAULT_CHIP) -> Program:
-    """y[B, N] = maximum or minimum over K of x[B, K, N]: element by element over row tiles, then over partitions on
-    GpSimd. Symbols B, K, N."""
+    """y[B, N] = maximum or minimum over K of x[B, K, N]: element by element over row tiles, then over
+    partitions on GpSimd. Symbols B, K, N.
+    """
     b = Builder(chip=chip, name=f"columns_{op}")
     batch, k, n = (b.symbol(name) for name in "BKN")
     x, y = b.hbm("x", (batch, k, n), dtype), b.hbm("y", (batch, n), dtype, kind="output")
@@ -127,7 +130,9 @@ def extremes_program(dtype: str, op: str, chip: str = DEFAULT_CHIP) -> Program:
 
 
 def row_folding(rows: int, columns: int) -> int:
-    """Rows that share a partition: as many as fit one instruction, if there are enough rows for every partition."""
+    """Rows that share a partition: as many as fit one instruction, if there are enough rows for every
+    partition.
+    """
     if columns > CHUNK // 2 or rows <= TILE:
         return 1
     return max(1, min(FOLD_MAX, CHUNK // columns, -(-rows // TILE)))

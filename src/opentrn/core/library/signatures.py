@@ -1,7 +1,7 @@
 """How long an operator takes on one core, from the programs of this library; cached by signature.
 
-Each function returns simulated nanoseconds of an operator that runs alone: operands come from HBM and results go back.
-A division over the cores of a logical core is the caller's (operators.py).
+Each function returns simulated nanoseconds of an operator that runs alone: operands come from HBM and
+results go back. A division over the cores of a logical core is the caller's (operators.py).
 """
 
 from __future__ import annotations
@@ -71,7 +71,12 @@ def pointwise_time(
 
 @functools.lru_cache(maxsize=_CACHE)
 def flat_time(
-    formula: str, inputs: Operands, outputs: Operands, elements: int, tensors: int = 1, chip: str = DEFAULT_CHIP
+    formula: str,
+    inputs: Operands,
+    outputs: Operands,
+    elements: int,
+    tensors: int = 1,
+    chip: str = DEFAULT_CHIP,
 ) -> float:
     """ns of a formula on `tensors` tensors of so many elements; "row" operands have as many elements."""
     if min(elements, tensors) <= 0:
@@ -93,7 +98,11 @@ def rows_time(
         return flat_time(formula, inputs, outputs, columns, rows, chip)
     folded = columns < _WIDE_ROW and rows > TILE
     width = min(elementwise.chunk(formula), columns)
-    fold = max(1, min(elementwise.FOLD_MAX, elementwise.chunk(formula) // columns, -(-rows // TILE))) if folded else 1
+    fold = (
+        max(1, min(elementwise.FOLD_MAX, elementwise.chunk(formula) // columns, -(-rows // TILE)))
+        if folded
+        else 1
+    )
     program = elementwise.rows_program(formula, inputs, outputs, folded, chip)
     axes = (Axis("N", width, 4, 4),)
     return program_ns(program, {"M": rows, "N": columns, "W": width, "R": fold}, axes)
@@ -110,8 +119,8 @@ def reduction_time(
     function: str | None = None,
     tensors: int = 1,
 ) -> float:
-    """ns to reduce [rows, columns] over columns, `tensors` times. Few long rows are first cut into as many rows as
-    there are partitions.
+    """ns to reduce [rows, columns] over columns, `tensors` times. Few long rows are first cut into as many
+    rows as there are partitions.
     """
     if min(rows, columns, tensors) <= 0:
         return 0.0
@@ -136,7 +145,9 @@ def column_reduction_time(
     out: str | None = None,
     function: str | None = None,
 ) -> float:
-    """ns to reduce [batch, rows, columns] over rows. Products other than sums and extremes have no program."""
+    """ns to reduce [batch, rows, columns] over rows. Products other than sums and extremes have no
+    program.
+    """
     if op == "add":
         program = reductions.columns_program(dtype, out or dtype, function, chip)
     else:
@@ -154,11 +165,15 @@ def softmax_time(
     kind: str = "softmax",
     out: str | None = None,
 ) -> float:
-    """ns of softmax, log_softmax or either's backward over the last axis; long rows are read once per pass."""
+    """ns of softmax, log_softmax or either's backward over the last axis; long rows are read once per
+    pass.
+    """
     if min(rows, columns) <= 0:
         return 0.0
     inputs = (dtype, dtype) if kind.endswith("backward") else (dtype,)
-    program = normalisations.softmax_like_program(kind, inputs, out or dtype, row_room(columns, len(inputs)), chip)
+    program = normalisations.softmax_like_program(
+        kind, inputs, out or dtype, row_room(columns, len(inputs)), chip
+    )
     return program_ns(program, {"M": rows, "N": columns}, (Axis("M", TILE, 4, 4),))
 
 
@@ -177,7 +192,9 @@ def norm_time(
     if room is None:
         return None
     make = normalisations.norm_backward_program if backward else normalisations.norm_program
-    return program_ns(make(centred, dtype, gains, room, chip), {"M": rows, "N": columns}, (Axis("M", TILE, 8, 8),))
+    return program_ns(
+        make(centred, dtype, gains, room, chip), {"M": rows, "N": columns}, (Axis("M", TILE, 8, 8),)
+    )
 
 
 def row_room(columns: int, tiles: int) -> int | None:
@@ -199,8 +216,8 @@ def attention_time(
 ) -> float:
     """ns of flash attention over `heads` heads (batch included).
 
-    Lengths are padded to 128 (backward: 512), heads of more than 128 count as so many of 128, and longer sequences are
-    put together from parts of 8192: those below a causal diagonal whole, those on it causal.
+    Lengths are padded to 128 (backward: 512), heads of more than 128 count as so many of 128, and longer
+    sequences are put together from parts of 8192: those below a causal diagonal whole, those on it causal.
     """
     if min(heads, queries, keys, head) <= 0:
         return 0.0
@@ -210,7 +227,9 @@ def attention_time(
     most = QUERIES_MAX if backward else KEYS_MAX
     widths = -(-head // TILE)
     if max(s, t) <= most:
-        return widths * _attention_part(heads, queries if s == TILE else s, t, min(head, TILE), dtype, causal, chip, backward)
+        return widths * _attention_part(
+            heads, queries if s == TILE else s, t, min(head, TILE), dtype, causal, chip, backward
+        )
     rows, columns = (_parts(length, most) for length in (s, t))
     total = 0.0
     for i, some in enumerate(rows):
@@ -232,7 +251,9 @@ def _attention_part(
     if backward:
         room = max(BLOCK_ROWS, 1 << (queries - 1).bit_length())
         program = flash_attention_backward_program(head, dtype, causal, chip, room)
-        axes = Axis("H", 1, 2, 2) if queries > 1024 else Axis("H", 1, 6, 6)  # short ones overlap with their neighbours
+        axes = (
+            Axis("H", 1, 2, 2) if queries > 1024 else Axis("H", 1, 6, 6)
+        )  # short ones overlap with their neighbours
         return program_ns(program, {"H": heads, "S": queries, "T": keys}, (axes,))
     if queries <= TILE and not causal and heads >= 4:
         program = flash_attention_program(head, dtype, False, chip, across_heads=True)
