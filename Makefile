@@ -47,7 +47,7 @@ format: setup ## let ruff and clang-format rewrite
 	find csrc -name '*.cpp' -o -name '*.h' | xargs $(BIN)/clang-format -i
 
 bench: setup ## every benchmark; the last line of each is its result
-	@for name in eager_overhead eager_step import_time dry_run dry_world core_exec core_rate nki_speed; do \
+	@for name in eager_overhead eager_step import_time dry_run dry_world core_exec core_rate nki_speed eager_times; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name --json | tail -1; done
 
 docs: setup ## write the generated parts of docs/

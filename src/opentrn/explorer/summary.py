@@ -256,7 +256,7 @@ def _classes(totals: list[OperatorTotal], total_ns: int) -> list[Share]:
 
 
 def _modelled_notes(totals: list[OperatorTotal], total_ns: int) -> list[str]:
-    """Which operators have no program, where some have: their share of calls and of time, the heaviest names."""
+    """Which operators have no program, where some have: their share of calls and of time, and names."""
     modelled = [total for total in totals if total.kind == "modelled"]
     if not modelled or len(modelled) == len(totals):
         return []
