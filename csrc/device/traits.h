@@ -33,6 +33,7 @@ struct OperatorTraits {
   // The part of them whose time was simulated.
   int64_t simulated_count = 0, simulated_ns = 0, simulated_flops = 0, simulated_bytes = 0;
 
+  // Whether the operator writes its argument number `argument`.
   bool writes(int argument) const { return argument < 64 && (written_arguments >> argument & 1); }
 };
 
