@@ -307,5 +307,8 @@ def test_logical_cores_of_one_and_of_two() -> None:
     a + a; a @ a.t(); a.softmax(-1)
     print(_C.totals(0)["device_busy_ns"] - before)
     """
-    one, two = (int(succeeds(code, environment={"NEURON_LOGICAL_NC_CONFIG": size, "NEURON_RT_VISIBLE_CORES": "0"})) for size in "12")
+    one, two = (
+        int(succeeds(code, environment={"NEURON_LOGICAL_NC_CONFIG": size, "NEURON_RT_VISIBLE_CORES": "0"}))
+        for size in "12"
+    )
     assert 0.5 * one <= two <= 0.7 * one
