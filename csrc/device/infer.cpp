@@ -308,15 +308,31 @@ void correct_batch_norm(const c10::OperatorHandle& op, const OperatorTraits& tra
   }
 }
 
+// Whether an argument that the operator writes is another argument of it as well.
+bool is_read_too(const Scan& scan, int index) {
+  const auto& written = scan.tensors[index];
+  for (const auto& entry : scan.tensors) {
+    if (entry.argument != written.argument && entry.tensor.is_same(written.tensor)) return true;
+  }
+  return false;
+}
+
+// Some of PyTorch's meta kernels resize what an operator must not resize: what it writes in place, and an out= that it
+// reads.
+void check_resized(const OperatorTraits& traits, const Scan& scan, const Plan& plan) {
+  const bool in_place = !traits.has_out && traits.base.ends_with('_') && !resizes_in_place(traits);
+  const bool pointwise = traits.operator_class == timeline::OperatorClass::kPointwise;
+  for (const auto& [index, geometry] : plan.changed) {
+    TORCH_CHECK(!in_place && !(pointwise && is_read_too(scan, index)), "output with shape ",
+                scan.tensors[index].tensor.sizes(), " doesn't match the broadcast shape ",
+                at::IntArrayRef(geometry.sizes));
+  }
+}
+
 Plan infer_on_meta(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
                    const Scan& scan, const HostKernel* kernel) {
   Plan plan = plan_from(op, traits, stack, scan, kernel, false);
-  // Some of PyTorch's meta kernels resize what an in-place operator must not resize.
-  if (!traits.has_out && traits.base.ends_with('_') && !plan.changed.empty() && !resizes_in_place(traits)) {
-    const auto& [index, geometry] = plan.changed.front();
-    TORCH_CHECK(false, "output with shape ", scan.tensors[index].tensor.sizes(), " doesn't match the broadcast shape ",
-                at::IntArrayRef(geometry.sizes));
-  }
+  check_resized(traits, scan, plan);
   correct_batch_norm(op, traits, stack, plan);
   return plan;
 }

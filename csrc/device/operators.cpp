@@ -97,8 +97,16 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at
   TORCH_CHECK(source.device().type() == kNeuron || source.nbytes() == 0,
               "opentrn: set_ on a neuron tensor got a storage on ", source.device(),
               "\n  what to do: move the storage to the device first");
-  at::native::checkSetStorage(self, source, offset, sizes, strides, false);
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  if (C10_UNLIKELY(dry::concerned())) {
+    // PyTorch's check compares addresses, which storages without bytes have not.
+    TORCH_CHECK(offset >= 0, "Tensor: invalid storage offset ", offset);
+    TORCH_CHECK(strides.empty() || sizes.size() == strides.size(), "unequal size length (", sizes.size(),
+                ") and stride length (", strides.size(), ")");
+    if (self.storage().unsafeGetStorageImpl() != source.unsafeGetStorageImpl()) impl->set_storage_keep_dtype(source);
+  } else {
+    at::native::checkSetStorage(self, source, offset, sizes, strides, false);
+  }
   impl->set_storage_offset(offset);
   if (strides.empty() && !sizes.empty()) {
     impl->set_sizes_contiguous(sizes);
