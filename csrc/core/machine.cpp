@@ -319,6 +319,7 @@ void settle_rewrites(Core& core) {
 
 void note_hbm(Core& core, const Tile& t, bool write) {
   if (t.space != Space::hbm || core.rank.cores.size() < 2) return;
+  if (write && !core.worker) core.wrote_hbm = true;
   HbmBuffer& h = core.rank.memory_of(t.buffer, core.index);
   if (!h.read_by[0].data()) return;
   if (write)
@@ -472,6 +473,12 @@ void run_steps(Core& core, std::size_t end) {
       }
       if (core.wait != Wait::none) return;  // `at` advances when the wait is over
       ++core.at;
+      // Two cores take turns at their writes to HBM: of kernels that rely on the cores' equal pace, values are those
+      // of an equal pace.
+      if (core.wrote_hbm) {
+        core.wrote_hbm = false;
+        if (!core.worker) return;
+      }
     } else if (step.kind == StepKind::loop) {
       const PlanLoop& l = plan.loops[step.index];
       if (l.kind == LoopKind::while_register) {

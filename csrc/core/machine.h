@@ -51,6 +51,7 @@ struct Core {
   const std::vector<u8>* shared = nullptr;
   std::shared_ptr<struct Workers> workers;
   Wait wait = Wait::none;
+  bool wrote_hbm = false;  // since it was last switched to; the other core's turn
   i64 steps = 0;
   i32 current = -1;  // plan instruction being executed
   // Accumulator registers: Vector has one set, Scalar another.

@@ -1,7 +1,8 @@
 // MX formats: blocks of 8 partitions x 4 packed values share one power-of-two scale (e8m0).
 //
 // Scale layout: the four blocks of a 32-partition quadrant keep their scales in the quadrant's first four partitions
-// (of the scale operand), one byte per packed column.
+// (of the scale operand), one byte per packed column. A scale operand of whole quadrants gets zeros in the other 28;
+// one that starts inside a quadrant shares it with others, and nothing else of it is touched.
 #include <algorithm>
 #include <cmath>
 
@@ -16,9 +17,19 @@ namespace {
 
 i64 scale_row(i64 partition) { return partition / 32 * 32 + partition % 32 / 8; }
 
+void clear_unused(const Tile& scale, i64 columns) {
+  if (scale.first_partition % 32 || scale.partitions % 32) return;
+  Tile raw = scale;
+  raw.dtype = Dtype::uint8;
+  const std::vector<i64> zeros(columns, 0);
+  for (i64 p = 0; p < scale.partitions; ++p)
+    if (p % 32 >= 4) write_integers(raw, p, 0, columns, zeros.data());
+}
+
 void quantize(Call& c) {
   const Tile dst = c.tile(0), src = c.tile(1), scale = c.tile(2);
   const i64 columns = dst.elements;
+  clear_unused(scale, columns);
   const int largest = x4_largest_exponent(dst.dtype);
   std::vector<float> buffer(4 * columns), block(8 * 4 * columns);
   std::vector<u8> packed(columns * dst.bytes);

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import nki.collectives as ncc
 import nki.isa as nisa
 import nki.language as nl
 import numpy as np
 import pytest
+from neuronxcc.starfish.support.dtype import static_cast
 
 import nki
 from opentrn.errors import ConfigurationError, OutOfBoundsError, UndefinedBehaviourError, UnsupportedError
@@ -184,3 +186,39 @@ def test_ranks_run_together(cores):
 def test_ranks_need_arguments():
     with pytest.raises(ConfigurationError, match="no ranks"):
         nki.simulate(gather).ranks([])
+
+
+@pytest.mark.parametrize("name", [nl.float8_e4m3fn_x4, nl.float8_e5m2_x4, nl.float4_e2m1fn_x4])
+def test_packed_types_on_the_host(name):
+    element = np.dtype(getattr(ml_dtypes, name.removesuffix("_x4")))
+    values = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
+    packed = static_cast(values, name)
+    assert packed.shape == (3, 2) and packed.dtype == np.dtype(name) and "x4" in str(packed.dtype)
+    expected = values.astype(element).astype(np.float32)
+    np.testing.assert_array_equal(static_cast(packed, np.float32), expected)
+    np.testing.assert_array_equal(static_cast(packed, np.float16), expected.astype(np.float16))
+    if element.itemsize == 1 and name != nl.float4_e2m1fn_x4:
+        np.testing.assert_array_equal(packed.view(np.uint8), values.astype(element).view(np.uint8))
+    with pytest.raises(ConfigurationError, match="multiple of 4"):
+        static_cast(values[:, :7], name)
+
+
+def clear_then_store(x):
+    half = x.shape[0] // 2
+    first = nl.program_id(0) * half
+    zeros = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)
+    tile = nl.ndarray((half, x.shape[1]), x.dtype, buffer=nl.sbuf)
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    nisa.memset(zeros, 0.0)
+    nisa.dma_copy(dst=out, src=zeros)
+    nisa.dma_copy(dst=tile, src=x[first : first + half])
+    nisa.dma_copy(dst=out[first : first + half], src=tile)
+    return out
+
+
+def test_cores_take_turns_at_their_writes_to_hbm():
+    """Both cores clear the whole result, then store their halves: right only at an equal pace, and a race."""
+    x = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
+    np.testing.assert_array_equal(nki.simulate(clear_then_store, check=False)[2](x), x)
+    with pytest.raises(UndefinedBehaviourError, match="race"):
+        nki.simulate(clear_then_store)[2](x)

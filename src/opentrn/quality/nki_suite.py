@@ -36,6 +36,9 @@ def nki(
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 1,
     timeout: Annotated[float, typer.Option(help="Processor seconds per case; 0: none.")] = 0.0,
     memory: Annotated[float, typer.Option(help="GiB of address space per process; 0: no limit.")] = 0.0,
+    budget: Annotated[
+        float, typer.Option(help="Processor seconds per file, cases in random order; 0: no limit.")
+    ] = 0.0,
     results: Annotated[Path, typer.Option(metavar="FILE.jsonl", help="Where outcomes go.")] = Path(
         "nki_suite.jsonl"
     ),
@@ -66,6 +69,7 @@ def nki(
         workers=workers,
         timeout=timeout,
         memory=memory,
+        budget=budget,
         large=large,
         retry=retry,
         timing=timing,

@@ -58,5 +58,9 @@ def place_scale(view: Any, scale: np.ndarray) -> None:
     if flat.shape[0] == scale.shape[0] and scale.shape[0] <= 4:
         view[...] = scale.reshape(view.shape)
         return
+    if flat.shape[0] % 32 == 0:  # whole quadrants: zeros beside the scales
+        for partition in range(flat.shape[0]):
+            if partition % 32 >= 4:
+                view[partition] = 0
     for group in range(scale.shape[0]):
         view[scale_row(group * 8)] = scale[group].reshape(view[0].shape)

@@ -9,17 +9,27 @@ import numpy as np
 
 from opentrn.nki.dtypes import TABLE as _TABLE
 from opentrn.nki.dtypes import host_type, is_float, name_of
+from opentrn.nki.packed import pack, unpack
 
 globals().update({_name: _entry.numpy for _name, _entry in _TABLE.items()})
 dtype = util = sys.modules[__name__]
 
 
 def static_cast(array: Any, dtype: Any) -> np.ndarray:
-    """An array converted to an NKI type, by rounding to nearest even."""
-    host = host_type(name_of(dtype))
+    """An array converted to an NKI type, by rounding to nearest even.
+
+    To a packed type: four numbers of the last dimension become one word (unsigned words are taken as they
+    are); from one: each word becomes four numbers.
+    """
+    name = name_of(dtype)
+    host = host_type(name)
     array = np.asarray(array)
+    if array.dtype == host:
+        return array
     if host.names:
-        return array.view(host) if array.dtype.itemsize == host.itemsize else array.astype(host[0]).view(host)
+        return array.view(host) if array.dtype == host[0] else pack(array, name)
+    if array.dtype.names:
+        return unpack(array, name_of(array.dtype)).astype(host)
     return array.astype(np.float32).astype(host) if array.dtype.kind == "V" else array.astype(host)
 
 

@@ -2,8 +2,9 @@
 
 ``--opentrn-plan FILE`` is a JSON object: results (file), current (file that holds the case that runs),
 target, sample (cases per test file; 0: all), seed, timeout (processor seconds per case; 0: none), memory (GiB
-of address space; 0: unlimited), large ("skip", "include" or "only": the cases that the suite itself skips in
-simulation, by name), done (cases with an outcome).
+of address space; 0: unlimited), budget (processor seconds per file; 0: unlimited),
+large ("skip", "include" or "only": the cases that the suite itself skips in simulation, by name), done (cases
+with an outcome).
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from opentrn.nki.suites.probe import Probe
 from opentrn.nki.traced import forget_programs
 
 shims.install_simulator()
+shims.install_packed_names()
 shims.install_missing_test_modules()
 shims.install_product_name()
 
 _LARGE = ("4096", "5120", "8192", "16384", "32768", "36864")
 _PLAN: dict[str, Any] = {}
 _PROBE = Probe()
+_SPENT: dict[str, float] = {}  # processor seconds by file
 
 
 class CaseTimeout(BaseException):
@@ -85,15 +88,14 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     for item in items:
         if _PLAN["large"] == "include" or is_large(item) == (_PLAN["large"] == "only"):
             by_file.setdefault(item.nodeid.split("::")[0], []).append(item)
-    kept: set[int] = set()
+    kept: list[Any] = []
     for name, cases in by_file.items():
-        if _PLAN["sample"]:
-            cases = sorted(cases, key=lambda item: item.nodeid)
+        if _PLAN["sample"] or _PLAN["budget"]:
+            cases.sort(key=lambda item: item.nodeid)
             random.Random(f"{_PLAN['seed']}:{name}").shuffle(cases)
-            cases = cases[: _PLAN["sample"]]
-        kept.update(id(item) for item in cases)
+        kept += cases[: _PLAN["sample"] or None]
     done = set(_PLAN["done"])
-    left = [item for item in items if id(item) in kept and item.nodeid not in done]
+    left = [item for item in kept if item.nodeid not in done]
     chosen = {id(item) for item in left}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
     items[:] = left
@@ -136,6 +138,13 @@ def pytest_collectreport(report: Any) -> None:
         )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: Any) -> bool | None:
+    """Leave out the rest of a file whose budget is used up; its cases come in random order."""
+    budget = _PLAN.get("budget", 0.0)
+    return True if budget and _SPENT.get(item.nodeid.split("::")[0], 0.0) > budget else None
+
+
 def _alarm(number: int, frame: Any) -> None:
     raise CaseTimeout(f"longer than {_PLAN['timeout']:g} s of processor time")
 
@@ -155,6 +164,8 @@ def pytest_runtest_call(item: Any) -> Generator[None, Any, None]:
     finally:
         if limit:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
+        file = item.nodeid.split("::")[0]
+        _SPENT[file] = _SPENT.get(file, 0.0) + _PROBE.seconds()
         forget_programs()
         _announce(None)
 
@@ -196,6 +207,8 @@ def _outcome(report: Any, call: Any) -> str:
         return "passed" if report.outcome != "skipped" else "skipped"
     if call.excinfo.errisinstance(CaseTimeout):
         return "timeout"
+    if call.excinfo.errisinstance(MemoryError):
+        return "memory"
     if call.excinfo.errisinstance((pytest.skip.Exception, pytest.xfail.Exception)):
         return "skipped"
     return "failed"

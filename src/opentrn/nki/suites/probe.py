@@ -53,13 +53,17 @@ class Probe:
         Call._trace = traced  # type: ignore[method-assign]
         engine_hook.execute, engine_hook.execute_ranks = executed, executed_ranks
 
+    def seconds(self) -> float:
+        """Processor seconds of the process since `reset`."""
+        return time.process_time() - self.start
+
     def row(self) -> dict[str, Any]:
         """The case's part of its result."""
         kind = "negative" if self.negative else "positive" if self.runs else "none"
         return {
             "kind": kind,
             "ranks": self.ranks,
-            "processor_seconds": round(time.process_time() - self.start, 3),
+            "processor_seconds": round(self.seconds(), 3),
             "trace_seconds": round(self.trace_seconds, 3),
             "run_seconds": round(self.run_seconds, 3),
         }

@@ -59,6 +59,22 @@ def install_simulator() -> None:
     _module("neuron_dtypes", **{k: v for k, v in vars(starfish).items() if not k.startswith("__")})
 
 
+def install_packed_names() -> None:
+    """``str(dtype)`` of a packed type is its name, as that of the vendor's own NumPy types; the library looks
+    its parameters up by it."""
+    import numpy._core._dtype as numpy_dtype
+
+    from opentrn.nki.dtypes import ELEMENT_OF
+
+    original = numpy_dtype._struct_str
+
+    def struct_str(dtype: Any, include_align: Any) -> Any:
+        packed = dtype.names is not None and len(dtype.names) == 1 and dtype.names[0] in ELEMENT_OF
+        return dtype.names[0] if packed else original(dtype, include_align)
+
+    numpy_dtype._struct_str = struct_str
+
+
 def install_missing_test_modules() -> None:
     """Files that the public kernel library's tests import and its repository lacks."""
 
@@ -125,6 +141,26 @@ def install_orchestrator(module: types.ModuleType, probe: Any) -> None:
         return _write_ranks(self, outputs)
 
     orchestrator.execute, orchestrator._run_simulator_inference = noted, simulated
+    _compare_packed_by_element(module.OutputValidator)
+
+
+def _compare_packed_by_element(validator: Any) -> None:
+    """The library unpacks packed outputs where they cannot be cast to float32; NumPy would cast our words."""
+    import numpy as np
+
+    class Words(np.ndarray):
+        def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.dtype.names:
+                raise TypeError(f"{self.dtype} does not convert to {dtype}")
+            return super().astype(dtype, *args, **kwargs)
+
+    compare = validator._compare_outputs
+
+    def compared(self: Any, actual_outputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        words = {name: v.view(Words) if v.dtype.names else v for name, v in actual_outputs.items()}
+        return compare(self, words, *args, **kwargs)
+
+    validator._compare_outputs = compared
 
 
 def _simulate_ranks(kernel_under_test: Any, ranks: int) -> list[dict[str, Any]]:
@@ -145,7 +181,7 @@ def _simulate_ranks(kernel_under_test: Any, ranks: int) -> list[dict[str, Any]]:
     ]
     compiler = kernel_under_test.compiler_input
     os.environ["NKI_NC_VERSION"] = compiler.platform_target.get_nc_gen()
-    results = nki.simulate(kernel_under_test.kernel_func)[compiler.logical_nc_config].ranks(calls)
+    results = nki.cpu_simulate(kernel_under_test.kernel_func)[compiler.logical_nc_config].ranks(calls)
     named = []
     for rank, result in enumerate(results):
         values = [] if result is None else list(result) if isinstance(result, (list, tuple)) else [result]

@@ -1,8 +1,9 @@
 """Outcomes of a suite: one JSON line per case; counts per file; the table.
 
-A row: case, file, target, outcome (passed, failed, timeout, crashed, skipped), seconds, kind (positive: a
-kernel ran and its values were compared; negative: the suite expects the kernel to be refused; none: no kernel
-ran), large (the suite itself skips it in simulation, by name), ranks, message.
+A row: case, file, target, outcome (passed, failed, crashed, timeout, memory: the host had too little,
+skipped), seconds, kind (positive: a kernel ran and its values were compared; negative: the suite expects the
+kernel to be refused; none: no kernel ran), large (the suite itself skips it in simulation, by name), ranks,
+message.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 RAN = ("passed", "failed", "crashed")
-OUTCOMES = (*RAN, "timeout", "skipped")
+OUTCOMES = (*RAN, "timeout", "memory", "skipped")
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:

@@ -30,7 +30,8 @@ ATTEMPTS = 50
 @dataclass
 class Request:
     """What to run. sample: cases per file, 0 for all; timeout: processor seconds per case, 0 for none;
-    memory: GiB of address space per process, 0 for no limit."""
+    memory: GiB of address space per process, 0 for no limit; budget: processor seconds per file, after which
+    its other cases (they come in random order) are left out; 0 for none."""
 
     directory: Path
     results: Path
@@ -41,6 +42,7 @@ class Request:
     workers: int = 1
     timeout: float = 0.0
     memory: float = 0.0
+    budget: float = 0.0
     large: str = "skip"
     retry: bool = False
     timing: bool = False
@@ -94,6 +96,7 @@ class _Running:
             "seed": request.seed,
             "timeout": request.timeout,
             "memory": request.memory,
+            "budget": request.budget,
             "large": request.large,
             "done": done,
         }
@@ -176,6 +179,7 @@ def run(request: Request, report: Callable[[str], None] = lambda line: None) -> 
         "sample": request.sample,
         "seed": request.seed,
         "timeout": request.timeout,
+        "budget": request.budget,
         "large": request.large,
     }
     return summary
