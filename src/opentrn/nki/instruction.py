@@ -11,20 +11,41 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from opentrn.nki import enums
 from opentrn.nki.isa_common import command, member, op_name, reduction_name
 from opentrn.nki.tracing import active
 
 # Kinds of parameters. To a type checker each is Any: kernels pass tiles, views, numbers, registers.
-Write = WriteIfGiven = Read = ReadIfGiven = Scalar = Expression = Any
-Operation = OperationOrEqual = Reduction = ReductionOrMaximum = Command = Any
-Engine = DmaEngine = DgeMode = OobMode = PerfMode = Any
-Flag = Integer = IntegerIfGiven = Integers = Float = Sequence = Axes = Pattern = Plain = Any
-# Classic only: a tile with the rows of the first operand and columns of its own; a tile that broadcasts to
-# it.
-ReadRows = ReadLikeFirst = Any
+Write: TypeAlias = Any
+WriteIfGiven: TypeAlias = Any
+Read: TypeAlias = Any
+ReadIfGiven: TypeAlias = Any
+Scalar: TypeAlias = Any
+Expression: TypeAlias = Any
+Operation: TypeAlias = Any
+OperationOrEqual: TypeAlias = Any
+Reduction: TypeAlias = Any
+ReductionOrMaximum: TypeAlias = Any
+Command: TypeAlias = Any
+Engine: TypeAlias = Any
+DmaEngine: TypeAlias = Any
+DgeMode: TypeAlias = Any
+OobMode: TypeAlias = Any
+PerfMode: TypeAlias = Any
+Flag: TypeAlias = Any
+Integer: TypeAlias = Any
+IntegerIfGiven: TypeAlias = Any
+Integers: TypeAlias = Any
+Float: TypeAlias = Any
+Sequence: TypeAlias = Any
+Axes: TypeAlias = Any
+Pattern: TypeAlias = Any
+Plain: TypeAlias = Any
+# Classic only: a tile with the rows of the first operand and its own columns; a tile that broadcasts to it.
+ReadRows: TypeAlias = Any
+ReadLikeFirst: TypeAlias = Any
 
 # How each kind goes to the builder; {0} is the argument, t the tracer.
 _MODERN: dict[str, str] = {

@@ -54,7 +54,7 @@ def activation(
     mask: Any = None,
     dtype: Any = None,
     **_: Any,
-) -> Tile:
+) -> Any:
     """``op(data * scale + bias)``."""
 
 
@@ -70,7 +70,7 @@ def activation_reduce(
     mask: Any = None,
     dtype: Any = None,
     **_: Any,
-) -> Tile:
+) -> Any:
     """`activation` and its sum along the free dimensions."""
 
 
@@ -138,7 +138,7 @@ def tensor_scalar(
     mask: Any = None,
     engine: Engine = engine.unknown,
     **_: Any,
-) -> Tile:
+) -> Any:
     """``(data op0 operand0) op1 operand1``."""
 
 
@@ -154,7 +154,7 @@ def tensor_scalar_reduce(
     mask: Any = None,
     dtype: Any = None,
     **_: Any,
-) -> Tile:
+) -> Any:
     """`tensor_scalar` with one operation, and its reduction."""
 
 
@@ -171,7 +171,7 @@ def scalar_tensor_tensor(
     mask: Any = None,
     dtype: Any = None,
     **_: Any,
-) -> Tile:
+) -> Any:
     """``(data op0 operand0) op1 operand1`` with a tile as operand1."""
 
 
@@ -188,7 +188,7 @@ def tensor_tensor_scan(
     mask: Any = None,
     dtype: Any = None,
     **_: Any,
-) -> Tile:
+) -> Any:
     """A scan along the free dimension."""
 
 
@@ -217,7 +217,7 @@ def tensor_partition_reduce(op: Any, data: Tile, *, mask: Any = None, dtype: Any
 
 
 @tile_instruction()
-def reciprocal(data: Read, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
+def reciprocal(data: Read, *, dtype: Any = None, mask: Any = None, **_: Any) -> Any:
     """1 / data."""
 
 
@@ -315,12 +315,12 @@ def affine_select(
 
 
 @tile_instruction(columns=6, dtype="float32")
-def bn_stats(data: Read, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
+def bn_stats(data: Read, *, mask: Any = None, dtype: Any = None, **_: Any) -> Any:
     """Statistics of even and odd elements."""
 
 
 @tile_instruction(columns=2, dtype="float32")
-def bn_aggr(data: Read, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
+def bn_aggr(data: Read, *, mask: Any = None, dtype: Any = None, **_: Any) -> Any:
     """Mean and variance from `bn_stats` results."""
 
 
@@ -332,12 +332,12 @@ def dropout(data: Tile, prob: Any, *, mask: Any = None, dtype: Any = None, **_: 
 
 
 @tile_instruction(columns=8)
-def max8(*, src: Read, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
+def max8(*, src: Read, mask: Any = None, dtype: Any = None, **_: Any) -> Any:
     """The eight largest values."""
 
 
 @tile_instruction(columns=8, dtype="uint32")
-def nc_find_index8(*, data: Read, vals: ReadRows, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
+def nc_find_index8(*, data: Read, vals: ReadRows, mask: Any = None, dtype: Any = None, **_: Any) -> Any:
     """Where the eight values are."""
 
 
@@ -351,7 +351,7 @@ def nc_match_replace8(
     mask: Any = None,
     dtype: Any = None,
     **_: Any,
-) -> Tile:
+) -> Any:
     """Replace eight values."""
 
 
@@ -391,7 +391,7 @@ def range_select(
     mask: Any = None,
     dtype: Any = None,
     **_: Any,
-) -> Tile:
+) -> Any:
     """Keep elements whose index is within bounds."""
 
 
