@@ -15,6 +15,7 @@ from fake_device import FakeDevice
 from opentrn.errors import ConfigurationError, CorruptFileError
 from opentrn.trace import schema
 from opentrn.trace.reader import Trace
+from opentrn.trace.rebuild import rebuild
 from opentrn.trace.recorder import Recorder
 from opentrn.trace.writer import UNFINISHED, TraceWriter
 
@@ -156,6 +157,49 @@ def test_no_space_error(tmp_path, monkeypatch, capsys):
     assert writer.write("totals", rows) is False
     assert capsys.readouterr().err.count("No space left on device") == 1
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["trace.json"]
+
+
+def _small_files_only(monkeypatch, limit):
+    """As on a disk with `limit` free bytes."""
+    write_text, write_table = Path.write_text, pq.write_table
+
+    def text(path, data, **options):
+        if len(data) > limit:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_text(path, data, **options)
+
+    def table(rows, path, **options):
+        write_table(rows, path, **options)
+        if path.stat().st_size > limit:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", text)
+    monkeypatch.setattr(pq, "write_table", table)
+
+
+def test_how_a_run_ended_is_kept_on_a_full_disk(tmp_path, monkeypatch):
+    _small_files_only(monkeypatch, 2000)
+    writer = TraceWriter(tmp_path / "t", {"command": "train.py"})
+    totals = schema.pa.Table.from_pylist(
+        [{"name": "a", "kind": "b", "count": 1}], schema=schema.TOTALS.arrow().empty_table().schema
+    )
+    writer.stopped = "No space left on device"
+    assert writer.write("totals", totals) is False
+    writer.close(True, ended="completed", run={"large": "x" * 5000})
+    metadata = Trace(tmp_path / "t").metadata
+    assert (metadata["ended"], metadata["complete"], "run" in metadata) == ("completed", False, False)
+    assert not list((tmp_path / "t").glob(f"*{UNFINISHED}"))
+    record = rebuild(Trace(tmp_path / "t"))
+    assert record.ended == "completed" and "No space left on device" in record.notes[0]
+
+
+def test_the_last_tables_are_written_although_the_trace_stopped(tmp_path):
+    writer = TraceWriter(tmp_path / "t", {}, limit_bytes=1)
+    totals = schema.pa.Table.from_pylist(
+        [{"name": "a", "kind": "b", "count": 1}], schema=schema.TOTALS.arrow().empty_table().schema
+    )
+    assert writer.write("totals", totals) and writer.stopped and not writer.write("totals", totals)
+    assert writer.write("totals", totals, last=True) and Trace(tmp_path / "t").rows("totals") == 2
 
 
 def test_a_size_limit_stops_the_trace(tmp_path, capsys):

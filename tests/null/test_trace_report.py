@@ -240,13 +240,14 @@ def test_the_recorded_run_reads_back_equal(tmp_path):
 
 
 def test_a_killed_run_is_rebuilt_from_its_tables(tmp_path):
-    """As if killed before its end: trace.json without the run, no steps, no totals."""
+    """As if killed before its end: trace.json as at the start, no steps, no totals."""
     record = run(FakeDevice(), tmp_path / "t")
     for table in ("steps", "totals"):
         for path in Trace(tmp_path / "t").files(table):
             path.unlink()
     metadata = json.loads((tmp_path / "t" / "trace.json").read_text())
-    del metadata["run"]
+    for key in ("run", "ended", "stopped"):
+        del metadata[key]
     (tmp_path / "t" / "trace.json").write_text(json.dumps(metadata))
     again = rebuild(Trace(tmp_path / "t"))
     assert again.ended == "killed before its end"

@@ -35,13 +35,22 @@ def rebuild(trace: Trace) -> RunRecord:
         ) from error
 
 
+_KILLED = "killed before its end"
+
+
+def _why_partial(stopped: str | None) -> str:
+    if stopped is None:
+        return "the run was killed: steps and tokens are unknown, the last seconds may be missing"
+    return f"the trace stopped before the run did ({stopped}): steps and tokens are unknown"
+
+
 def _from_tables(trace: Trace) -> RunRecord:
     record = RunRecord(
         command=str(trace.metadata.get("command", "")),
-        ended="killed before its end",
+        ended=str(trace.metadata.get("ended", _KILLED)),
         machine=trace.metadata.get("machine") or {},
         trace_directory=str(trace.directory),
-        notes=["the run was killed: steps and tokens are unknown, the last seconds may be missing"],
+        notes=[_why_partial(trace.metadata.get("stopped"))],
     )
     operators = trace.table("operators", [*_KEYS, *_SUMMED, "device", "module", "phase", "host_start"])
     if operators.num_rows:

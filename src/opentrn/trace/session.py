@@ -126,8 +126,8 @@ class Session:
         writer = self._writer
         assert writer is not None
         record.trace_directory = str(writer.directory)
-        writer.write("steps", steps_table(record.steps))
-        writer.write("totals", totals_table(record.totals))
+        writer.write("steps", steps_table(record.steps), last=True)
+        writer.write("totals", totals_table(record.totals), last=True)
         if writer.stopped is not None:
             record.notes.append(f"the trace is partial: {writer.stopped}")
         writer.close(record.ended == "completed", ended=record.ended, run=record.as_metadata())

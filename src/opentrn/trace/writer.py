@@ -6,6 +6,7 @@ names are stored in the file that uses them. This module knows nothing of the de
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -54,9 +55,12 @@ class TraceWriter:
                 cure="name a directory that can be written with --trace, or use --no-trace",
             ) from error
 
-    def write(self, table: str, rows: pa.Table) -> bool:
-        """Writes one whole file of `table`; returns whether it was written."""
-        if self.stopped is not None or rows.num_rows == 0:
+    def write(self, table: str, rows: pa.Table, *, last: bool = False) -> bool:
+        """Writes one whole file of `table`; returns whether it was written.
+
+        last: a small table of the run's end, worth a try although the trace has stopped.
+        """
+        if rows.num_rows == 0 or (self.stopped is not None and not last):
             return False
         final = self.directory / f"{table}-{self._next[table]:06d}.parquet"
         temporary = final.with_name(final.name + UNFINISHED)
@@ -65,23 +69,33 @@ class TraceWriter:
             os.replace(temporary, final)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            self._stop(_cause(error))
+            if self.stopped is None:
+                self._stop(_cause(error))
             return False
         self._next[table] += 1
         self.written_bytes += final.stat().st_size
-        if self.written_bytes > self.limit_bytes:
+        if self.stopped is None and self.written_bytes > self.limit_bytes:
             self._stop(f"its limit of {self.limit_bytes} bytes is reached")
         return True
 
-    def close(self, complete: bool, **more: Any) -> None:
-        """Rewrites `trace.json` with how the run ended; `more` is added to it."""
+    def close(self, complete: bool, run: dict[str, Any] | None = None, **more: Any) -> None:
+        """Rewrites `trace.json` with how the run ended; `more` is added to it.
+
+        run: the description of the whole run, left out where there is no room for it.
+        """
         self.metadata.update(more, complete=complete and self.stopped is None, stopped=self.stopped)
+        if run is not None:
+            self.metadata["run"] = run
         try:
             self._replace_metadata()
         except OSError as error:
-            (self.directory / (METADATA_FILE + UNFINISHED)).unlink(missing_ok=True)
             if self.stopped is None:
                 self._stop(_cause(error))
+            self.metadata.pop("run", None)
+            self.metadata.update(complete=False, stopped=self.stopped)
+            with contextlib.suppress(OSError):
+                self._replace_metadata()
+            (self.directory / (METADATA_FILE + UNFINISHED)).unlink(missing_ok=True)
 
     def _replace_metadata(self) -> None:
         final = self.directory / METADATA_FILE
