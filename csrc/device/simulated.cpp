@@ -132,13 +132,12 @@ bool describe_elementwise(ProgramSignature& signature, const Operands& operands,
 }
 
 // A concatenation moves its result once, wherever the pieces come from.
-bool describe_gathered_copy(ProgramSignature& signature, const Ran& ran) {
-  const at::TensorBase* result = ran.outputs.empty() ? nullptr : ran.outputs[0];
-  if (!result || ran.inputs.empty() || result->numel() == 0) return false;
-  signature.dims[0] = result->numel();
+bool describe_gathered_copy(ProgramSignature& signature, const Ran& ran, const at::TensorBase& result) {
+  if (ran.inputs.empty() || result.numel() == 0) return false;
+  signature.dims[0] = result.numel();
   signature.dims[3] = 1;
   add_operand(signature, *ran.inputs[0], Layout::kWhole, false);
-  add_operand(signature, *result, Layout::kWhole, true);
+  add_operand(signature, result, Layout::kWhole, true);
   return true;
 }
 
@@ -339,10 +338,11 @@ bool describe(ProgramSignature& signature, const Ran& ran, const Work& work) {
   }
 }
 
-// cat and stack: one list in, one tensor out. (_foreach_copy_ has as many results as tensors.)
-bool gathers_copies(const Ran& ran) {
-  return ran.traits->operator_class == OperatorClass::kCopy && ran.traits->written_arguments == 0 &&
-         ran.outputs.size() == 1;
+// cat and stack, also into out=: one list in, one tensor out. (_foreach_copy_ has as many results as tensors.)
+const at::TensorBase* gathered_result(const Ran& ran) {
+  if (ran.traits->operator_class != OperatorClass::kCopy) return nullptr;
+  const Operands operands = operands_of(ran);
+  return operands.outputs.size() == 1 ? operands.outputs[0] : nullptr;
 }
 
 }  // namespace
@@ -353,8 +353,9 @@ std::optional<double> simulated_ns(const Ran& ran, const Work& work) {
   ProgramSignature signature = start_signature(ran);
   signature.operator_class = work.operator_class;
   if (has_lists(ran) && work.operator_class != OperatorClass::kMatmul) {
-    if (!gathers_copies(ran)) return list_ns(ran);
-    if (!describe_gathered_copy(signature, ran)) return std::nullopt;
+    const at::TensorBase* gathered = gathered_result(ran);
+    if (!gathered) return list_ns(ran);
+    if (!describe_gathered_copy(signature, ran, *gathered)) return std::nullopt;
   } else if (!describe(signature, ran, work)) {
     return std::nullopt;
   }

@@ -57,6 +57,7 @@ def operands() -> dict[str, torch.Tensor]:
         "row": bf16(512),
         "heads": bf16(1, 4, 256, 64),
         "mask": bf16(512, 512) > 0,
+        "out": bf16(512, 512),
     }
 
 
@@ -74,6 +75,7 @@ SIMULATED: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
     "where": lambda o: torch.where(o["mask"], o["square"], o["other"]),
     "cast": lambda o: o["square"].float(),
     "cat": lambda o: torch.cat([o["square"], o["other"]]),
+    "cat into": lambda o: torch.cat([o["square"][:256], o["other"][:256]], out=o["out"]),
     "sum": lambda o: o["square"].sum(),
     "sum of rows": lambda o: o["square"].sum(0),
     "mean of columns": lambda o: o["square"].mean(1),
