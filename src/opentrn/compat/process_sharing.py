@@ -42,7 +42,8 @@ def refuse_device_tensors(module: ModuleType) -> None:
     for name in ("reduce_tensor", "reduce_storage"):
         setattr(module, name, _checked(getattr(module, name)))
     # init_reductions ran at import, with the functions of before.
-    for kind in (torch.Tensor, torch.nn.parameter.Parameter, *torch._tensor_classes):
+    kinds: list[Any] = [torch.Tensor, torch.nn.parameter.Parameter, *torch._tensor_classes]
+    for kind in kinds:
         reduction.register(kind, module.reduce_tensor)
     reduction.register(torch.UntypedStorage, module.reduce_storage)
 
