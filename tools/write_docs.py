@@ -38,7 +38,7 @@ def main() -> None:
     from opentrn.quality.kernels.page import page
     from opentrn.trace import schema
 
-    (ROOT / "docs/kernel-suites.md").write_text(page(ROOT / "docs/results"), encoding="utf-8")
+    (ROOT / "docs/nki-library.md").write_text(page(ROOT / "docs/results"), encoding="utf-8")
     (ROOT / "docs/environment.md").write_text(environment_page(), encoding="utf-8")
     (ROOT / "docs/trace-schema.md").write_text(schema.documentation(), encoding="utf-8")
     opentrn = Path(sys.executable).parent / "opentrn"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from opentrn.errors import ConfigurationError
 from opentrn.quality.kernels import results as outcomes
+from opentrn.quality.kernels.page import page
 from opentrn.quality.kernels.suites import detect
 from opentrn.quality.nki_suite import command_line
 
@@ -139,6 +141,11 @@ def test_the_interval_of_a_share():
     assert high == 1.0 and 0.83 < low < 0.85  # Wilson's: 20 / (20 + 1.96²)
     low, high = outcomes.interval(10, 20)
     assert low == pytest.approx(1 - high) and 0.29 < low < 0.31
+
+
+def test_the_page_is_in_step_with_the_stored_summaries():
+    docs = Path(__file__).parents[2] / "docs"
+    assert (docs / "nki-library.md").read_text(encoding="utf-8") == page(docs / "results")
 
 
 def test_an_unknown_directory_is_refused(tmp_path):
