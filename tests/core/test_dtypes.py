@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracle_numpy import cast
+from oracle_values import cast
 
 from opentrn.core import _C
 from opentrn.core.execution import numpy_dtype

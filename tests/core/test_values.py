@@ -9,7 +9,7 @@ import pytest
 from casting import FLOATS, INTEGERS, SMALL_FLOATS, Case, counts, partitions, patterns, values
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle_numpy import ACTIVATION
+from oracle_values import ACTIVATION
 
 ARITHMETIC = (
     "add",
