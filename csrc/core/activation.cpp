@@ -88,15 +88,76 @@ inline float fast_exp(float x) {
 }
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
-inline float normal_cdf(float x) { return 0.5f * (1.0f + std::erf(x * 0.70710678118654752f)); }
+
+// log in fp32: the mantissa in [sqrt(1/2), sqrt(2)) by a polynomial, plus exponent * ln2; within 2 ulp. Branch-free.
+inline float fast_log(float x) {
+  const bool small = x < 1.17549435e-38f;  // subnormal: scaled by 2^24 first
+  const u32 bits = std::bit_cast<u32>(small ? x * 16777216.0f : x);
+  float m = std::bit_cast<float>((bits & 0x007fffff) | 0x3f000000);
+  float e = float(i32(bits >> 23) - 126) - (small ? 24.0f : 0.0f);
+  const bool low = m < 0.707106781186547524f;
+  e -= low ? 1.0f : 0.0f;
+  m += (low ? m : 0.0f) - 1.0f;
+  const float z = m * m;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  float r = m * z * p;
+  r += e * -2.12194440e-4f;
+  r += -0.5f * z;
+  r = m + r + e * 0.693359375f;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  r = x == infinity ? x : r;
+  r = x == 0.0f ? -infinity : r;
+  return x >= 0.0f ? r : std::numeric_limits<float>::quiet_NaN();
+}
+
+// erf: a polynomial below 1, 1 - t P(t) exp(-x^2) with t = 1 / (1 + 0.3275911 |x|) above (Abramowitz and Stegun 7.1.26,
+// absolute error 1.5e-7).
+inline float fast_erf(float x) {
+  const float a = std::fabs(x), z = x * x;
+  float p = 7.853861353153693e-5f;
+  p = p * z - 8.010193625184903e-4f;
+  p = p * z + 5.188327685732524e-3f;
+  p = p * z - 2.685381193529856e-2f;
+  p = p * z + 1.128358514861418e-1f;
+  p = p * z - 3.761262582423300e-1f;
+  p = p * z + 1.128379165726710f;
+  const float t = 1.0f / (1.0f + 0.3275911f * a);
+  float q = 1.061405429f;
+  q = q * t - 1.453152027f;
+  q = q * t + 1.421413741f;
+  q = q * t - 0.284496736f;
+  q = q * t + 0.254829592f;
+  const float far = std::copysign(1.0f - q * t * fast_exp(-z), x);
+  const float near = p * x;
+  return a < 1.0f ? near : (x != x ? x : far);
+}
+inline float normal_cdf(float x) { return 0.5f * (1.0f + fast_erf(x * 0.70710678118654752f)); }
 inline float gelu_tanh_inner(float x) { return 0.7978845608028654f * (x + 0.044715f * x * x * x); }
 inline float fast_tanh(float x) {
-  const float a = std::fabs(x);
-  if (a < 0.3f) return std::tanh(x);
-  const float e = fast_exp(-2.0f * a), t = (1.0f - e) / (1.0f + e);
-  return std::copysign(t, x);
+  const float a = std::fabs(x), z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float near = x + x * z * p;
+  const float e = fast_exp(-2.0f * a), far = std::copysign((1.0f - e) / (1.0f + e), x);
+  return a < 0.625f ? near : far;
 }
-inline float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
+// log(1 + exp(x)) = max(x, 0) + log(1 + u) with u = exp(-|x|); the quotient restores what rounding 1 + u lost.
+inline float softplus(float x) {
+  const float u = fast_exp(-std::fabs(x)), w = 1.0f + u, d = w - 1.0f;
+  const float tail = d > 0.0f ? fast_log(w) * (u / d) : u;
+  return (x > 0.0f ? x : 0.0f * x) + tail;
+}
 
 // Beyond [-pi, pi] the hardware's table extrapolates its cubic; sin(9.0) = 27.65 is documented. The cubic through the
 // table's end at pi is -(t) + t^3 / 6 with t = x - pi; its value at 9.0 is 27.6.
@@ -183,7 +244,7 @@ CORE_VECTORISED void activation_row(Activation f, const float* in, float* out, i
       each(in, out, n, [](float x) { return x * sigmoid(1.702f * x); });
       return;
     case Activation::gelu_dx:
-      each(in, out, n, [](float x) { return normal_cdf(x) + x * 0.3989422804014327f * std::exp(-0.5f * x * x); });
+      each(in, out, n, [](float x) { return normal_cdf(x) + x * 0.3989422804014327f * fast_exp(-0.5f * x * x); });
       return;
     case Activation::gelu_apprx_tanh_dx:
       each(in, out, n, [](float x) {
@@ -210,13 +271,13 @@ CORE_VECTORISED void activation_row(Activation f, const float* in, float* out, i
       each(in, out, n, [](float x) { return softplus(x); });
       return;
     case Activation::mish:
-      each(in, out, n, [](float x) { return x * std::tanh(softplus(x)); });
+      each(in, out, n, [](float x) { return x * fast_tanh(softplus(x)); });
       return;
     case Activation::erf:
-      each(in, out, n, [](float x) { return std::erf(x); });
+      each(in, out, n, [](float x) { return fast_erf(x); });
       return;
     case Activation::erf_dx:
-      each(in, out, n, [](float x) { return 1.1283791670955126f * std::exp(-x * x); });
+      each(in, out, n, [](float x) { return 1.1283791670955126f * fast_exp(-x * x); });
       return;
     case Activation::sqrt:
       each(in, out, n, [](float x) { return std::sqrt(x); });
@@ -252,7 +313,7 @@ CORE_VECTORISED void activation_row(Activation f, const float* in, float* out, i
       each(in, out, n, [](float x) { return std::atan(x); });
       return;
     case Activation::log:
-      each(in, out, n, [](float x) { return std::log(x); });
+      each(in, out, n, [](float x) { return fast_log(x); });
       return;
     case Activation::ceil:
       each(in, out, n, [](float x) { return std::ceil(x); });

@@ -403,10 +403,19 @@ CORE_VECTORISED float alu_reduce(Alu op, const float* a, i64 n, float start) {
       for (int k = 0; k < width; ++k) part[k] += part[k + width];
     return start + part[0];
   }
-  if (op == Alu::maximum) {
-    float r = start;
-    for (i64 i = 0; i < n; ++i) r = largest(r, a[i]);
-    return r;
+  if (op == Alu::maximum || op == Alu::minimum) {  // any order gives the same, NaN included
+    float part[16];
+    std::fill(part, part + 16, start);
+    i64 i = 0;
+    auto fold = [&](auto f) {
+      for (; i + 16 <= n; i += 16)
+        for (int k = 0; k < 16; ++k) part[k] = f(part[k], a[i + k]);
+      for (; i < n; ++i) part[0] = f(part[0], a[i]);
+      for (int k = 1; k < 16; ++k) part[0] = f(part[0], part[k]);
+    };
+    op == Alu::maximum ? fold([](float x, float y) { return largest(x, y); })
+                       : fold([](float x, float y) { return smallest(x, y); });
+    return part[0];
   }
   float result = start;
   dispatch(op == Alu::subtract ? Alu::add : op, [&](auto f) {

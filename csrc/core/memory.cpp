@@ -2,9 +2,10 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <utility>
+#include <mutex>
 
 namespace core {
 
@@ -115,6 +116,49 @@ CoreMemory::CoreMemory(i64 sbuf_bytes, i64 psum_bytes)
       psum_bits_(u64(psum_pitch) * partitions_max / 8 + 8) {
   sbuf = {sbuf_pages_.data(), u64(sbuf_pitch) * partitions_max, sbuf_bits_.data(), false};
   psum = {psum_pages_.data(), u64(psum_pitch) * partitions_max, psum_bits_.data(), false};
+}
+
+void CoreMemory::use(bool in_sbuf, i64 begin, i64 end) {
+  if (begin < end) (in_sbuf ? sbuf_used_ : psum_used_).push_back({begin, end});
+}
+
+void CoreMemory::forget() {
+  auto clear = [](std::vector<std::pair<i64, i64>>& used, const Region& region, i64 pitch) {
+    std::sort(used.begin(), used.end());
+    for (std::size_t i = 0; i < used.size();) {
+      auto [begin, end] = used[i];
+      for (++i; i < used.size() && used[i].first <= end; ++i) end = std::max(end, used[i].second);
+      for (i64 p = 0; p < partitions_max; ++p) mark_unwritten(region, u64(p * pitch + begin), u64(end - begin));
+    }
+    used.clear();
+  };
+  clear(sbuf_used_, sbuf, sbuf_pitch);
+  clear(psum_used_, psum, psum_pitch);
+}
+
+std::shared_ptr<CoreMemory> CoreMemory::take(i64 sbuf_bytes, i64 psum_bytes) {
+  constexpr std::size_t kept = 8;
+  // Leaked on purpose: a core may die after static objects do.
+  static auto& mutex = *new std::mutex;
+  static auto& idle = *new std::vector<std::unique_ptr<CoreMemory>>;
+  std::unique_ptr<CoreMemory> memory;
+  {
+    const std::lock_guard lock(mutex);
+    for (auto& m : idle)
+      if (m->sbuf_pitch == sbuf_bytes + 192 && m->psum_pitch == psum_bytes + 192) {
+        memory = std::move(m);
+        m = std::move(idle.back());
+        idle.pop_back();
+        break;
+      }
+  }
+  if (!memory) memory = std::make_unique<CoreMemory>(sbuf_bytes, psum_bytes);
+  return {memory.release(), [](CoreMemory* m) {
+            std::unique_ptr<CoreMemory> mine(m);
+            mine->forget();
+            const std::lock_guard lock(mutex);
+            if (idle.size() < kept) idle.push_back(std::move(mine));
+          }};
 }
 
 }  // namespace core

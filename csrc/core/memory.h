@@ -1,6 +1,7 @@
 // Memories: linear byte arrays, each with one bit per byte that says whether the byte was ever written.
 #pragma once
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/types.h"
@@ -41,9 +42,16 @@ struct CoreMemory {
   CoreMemory(i64 sbuf_bytes, i64 psum_bytes);
   Region sbuf, psum;
   i64 sbuf_pitch, psum_pitch;
+  // Bytes [begin, end) of every partition will be used: what `take` has to forget before the next owner.
+  void use(bool in_sbuf, i64 begin, i64 end);
+  // A memory of that size in which nothing is written: one whose owner is gone, for its pages are already there, or a
+  // new one.
+  static std::shared_ptr<CoreMemory> take(i64 sbuf_bytes, i64 psum_bytes);
 
  private:
+  void forget();
   Pages sbuf_pages_, sbuf_bits_, psum_pages_, psum_bits_;
+  std::vector<std::pair<i64, i64>> sbuf_used_, psum_used_;
 };
 
 }  // namespace core

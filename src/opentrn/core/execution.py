@@ -80,33 +80,14 @@ def execute(
     program: Program,
     inputs: Mapping[str, np.ndarray],
     symbols: Mapping[str, int] | None = None,
-    *,
-    on_print: Callable[[str, np.ndarray], None] | None = None,
-    activation_ranges: bool = False,
-    check: bool = True,
-    uninitialised: str | None = None,
-    parallel: bool = True,
-    step_limit: int = 1 << 40,
+    **options: Any,
 ) -> dict[str, np.ndarray]:
     """Runs a program; returns its outputs (and inouts) by name.
 
-    inputs: arrays of the tensors' dtypes and shapes. symbols: their values. check=False (or
-    uninitialised="nan"):
-    unwritten memory reads as NaN (integers: 4) instead of raising, and races between cores go unnoticed.
-    activation_ranges: the documented input ranges of activation functions hold.
-    step_limit: instructions after which a program counts as endless.
+    inputs: arrays of the tensors' dtypes and shapes. symbols: their values.
+    options: those of `execute_ranks`.
     """
-    return execute_ranks(
-        [program],
-        [inputs],
-        symbols,
-        on_print=on_print,
-        activation_ranges=activation_ranges,
-        check=check,
-        uninitialised=uninitialised,
-        parallel=parallel,
-        step_limit=step_limit,
-    )[0]
+    return execute_ranks([program], [inputs], symbols, **options)[0]
 
 
 def execute_ranks(
@@ -121,7 +102,15 @@ def execute_ranks(
     parallel: bool = True,
     step_limit: int = 1 << 40,
 ) -> list[dict[str, np.ndarray]]:
-    """Runs one program per rank, with collectives between them; one dict of outputs per rank."""
+    """Runs one program per rank, with collectives between them; one dict of outputs per rank.
+
+    on_print: receives (prefix, array) of device_print instead of standard output.
+    check=False (or uninitialised="nan"): unwritten memory reads as NaN (integers: 4) instead of raising, and
+    races go unnoticed.
+    activation_ranges: the documented input ranges of activation functions hold.
+    parallel: iterations of loops may run on several host threads; values do not depend on it.
+    step_limit: instructions after which a program counts as endless.
+    """
     if len(programs) != len(inputs):
         raise ConfigurationError(f"{len(programs)} programs and {len(inputs)} sets of inputs")
     if uninitialised not in (None, "error", "nan"):
