@@ -21,6 +21,10 @@ Kind kind_of(Opcode op) {
       return Kind::dma;
     case Opcode::core_barrier:
       return Kind::barrier;
+    case Opcode::semaphore_signal:
+      return Kind::signal;
+    case Opcode::semaphore_wait:
+      return Kind::wait;
     case Opcode::sendrecv:
       return Kind::sendrecv;
     case Opcode::all_reduce:
@@ -126,8 +130,8 @@ void TimeTables::cost(i32 n, const i64* slots, TimeInstruction& t) const {
     const bool halves = mode >= 0 && s[mode].text && s[mode].text->rfind("double_row", 0) == 0;
     const double k = double(s[1].partitions) * (i.opcode == Opcode::nc_matmul_mx ? 4 : halves ? 2 : 1);
     t.flops = 2.0 * k * double(s[0].partitions) * double(s[0].elements);
-    // what neuron-profile counts: whole array passes, fp32 in two instructions
-    t.hardware_flops = 2.0 * 128 * 128 * double(s[0].elements) * (f32 ? 2 : 1);
+    // what neuron-profile counts: transposes too, and fp32 twice, for it runs as two instructions
+    t.hardware_flops = t.flops * (f32 ? 2 : 1);
     if (i.opcode == Opcode::nc_matmul && s[5].number != 0) t.flops = 0;  // a transpose
   }
   if (t.kind != Kind::dma && t.kind != Kind::sendrecv && t.kind != Kind::collective) return;

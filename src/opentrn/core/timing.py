@@ -43,7 +43,7 @@ class Timing:
     """The simulated run of a program. Times in ns; `busy` is summed over the cores.
 
     bytes: path ("hbm->sbuf") → bytes moved. flops: multiply-adds that the program asked for, twice;
-    hardware_flops: whole array passes, fp32 counted twice, as the profiler of the real chip counts them.
+    hardware_flops: transposes too and fp32 twice, as the profiler of the real chip counts them.
     """
 
     program: str

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from opentrn.core.builder import Builder
+from opentrn.core.library.measured_bench import BENCH_PROGRAMS
 from opentrn.core.program import Program
 from opentrn.core.table import DATA
 from opentrn.core.timing import time
@@ -273,6 +274,79 @@ def mamba(chip: str, channels: int, hoisted: bool, length: int = 512, states: in
     return b.finish()
 
 
+def mamba_long(chip: str, channels: int, chunks: int, length: int = 512, states: int = 16) -> Program:
+    """The tutorial's v3: the sequence in pieces of 512 that hand the scan's last column on."""
+    b = Builder(chip=chip, name="mamba_long")
+    whole = length * chunks
+    delta, u = (b.hbm(name, (channels, whole), "float32") for name in ("delta", "u"))
+    a = b.hbm("A", (channels, states), "float32")
+    rows = [b.hbm(name, (states, whole), "float32") for name in ("B", "C")]
+    out = b.hbm("y", (channels, whole), "float32", kind="output")
+    ones = b.sbuf("ones", (1, TILE), "float32")
+    b.emit("memset", dst=ones, value=1.0)
+
+    def pointwise(op: str, dst: Any, data1: Any, data2: Any) -> Any:
+        b.emit("tensor_tensor", dst=dst, data1=data1, data2=data2, op=op)
+        return dst
+
+    with b.loop(0, channels // TILE) as channel:
+        delta_tile, u_tile, product, total = (
+            b.sbuf(name, (TILE, whole), "float32") for name in ("delta", "u", "delta_u", "total")
+        )
+        for tile, source in ((delta_tile, delta), (u_tile, u)):
+            b.emit(
+                "dma_copy",
+                dst=tile,
+                src=b.access(source, ((whole, TILE), (1, whole)), channel * (TILE * whole)),
+            )
+        pointwise("multiply", product, delta_tile, u_tile)
+        b.emit("memset", dst=total, value=0.0)
+        with b.loop(0, states) as state:
+            column, carry = b.sbuf("A", (TILE, 1), "float32"), b.sbuf("carry", (TILE, 1), "float32")
+            start = channel * (TILE * states) + state
+            b.emit("dma_copy", dst=column, src=b.access(a, ((states, TILE), (1, 1)), start))
+            b.emit("memset", dst=carry, value=0.0)
+            with b.loop(0, chunks) as chunk:
+
+                def piece(tile: Any, chunk: Any = chunk) -> Any:
+                    return b.access(tile, ((whole, TILE), (1, length)), chunk * length)
+
+                decay, drive, scanned = (
+                    b.sbuf(name, (TILE, length), "float32") for name in ("decay", "drive", "scanned")
+                )
+                b.emit("activation", dst=decay, op="exp", data=piece(delta_tile), scale=b.access(column))
+                spread = []
+                for source in rows:
+                    row, wide = (
+                        b.sbuf("row", (1, length), "float32"),
+                        b.psum("wide", (TILE, length), "float32"),
+                    )
+                    start = state * whole + chunk * length
+                    b.emit("dma_copy", dst=row, src=b.access(source, ((whole, 1), (1, length)), start))
+                    b.emit("nc_matmul", dst=wide, stationary=ones, moving=row)
+                    spread.append(wide)
+                pointwise("multiply", drive, piece(product), spread[0])
+                b.emit(
+                    "tensor_tensor_scan",
+                    dst=scanned,
+                    data0=decay,
+                    data1=drive,
+                    initial=b.access(carry),
+                    op0="multiply",
+                    op1="add",
+                )
+                last = b.access(scanned, ((length, TILE), (1, 1)), length - 1)
+                b.emit("tensor_copy", dst=carry, src=last, engine="scalar")
+                read = pointwise("multiply", b.sbuf("read", (TILE, length), "float32"), scanned, spread[1])
+                pointwise("add", piece(total), piece(total), read)
+        b.emit(
+            "dma_copy",
+            dst=b.access(out, ((whole, TILE), (1, whole)), channel * (TILE * whole)),
+            src=total,
+        )
+    return b.finish()
+
+
 PROGRAMS: dict[str, Callable[..., Program]] = {
     "matmul_tiled": matmul_tiled,
     "matmul_hoisted": matmul_hoisted,
@@ -280,6 +354,8 @@ PROGRAMS: dict[str, Callable[..., Program]] = {
     "matmul_blocked": matmul_blocked,
     "vector_add": vector_add,
     "mamba": mamba,
+    "mamba_long": mamba_long,
+    **BENCH_PROGRAMS,
 }
 
 
