@@ -359,6 +359,9 @@ void control_instruction(Call& c) {
     case Opcode::core_barrier:
       c.core.wait = Wait::barrier;
       return;
+    case Opcode::semaphore_signal:
+    case Opcode::semaphore_wait:  // values follow program order; order.cpp says whether the semaphores do
+      return;
     case Opcode::sendrecv: {
       const Tile src = c.tile(0);
       if (c.text(5) == "gpsimd_dma" && src.elements * src.bytes > 1024 / (4 / std::min(4, src.bytes)))

@@ -1,5 +1,7 @@
 #include "core/instructions.h"
 
+#include "core/order.h"
+
 #include <bit>
 
 namespace core {
@@ -77,6 +79,7 @@ const auto routines = [] {
 }  // namespace
 
 void execute_instruction(Core& core, const PlanInstruction& i) {
+  if (core.order) core.order->before(core, i);
   Call c(core, i);
   routines[int(i.opcode)](c);
 }

@@ -6,6 +6,7 @@
 
 #include "core/gemm.h"
 #include "core/instructions.h"
+#include "core/order.h"
 
 namespace core {
 
@@ -26,8 +27,14 @@ Core::Core(Rank& r, int i)
     i64& size = buffer.space == Space::sbuf ? sbuf : psum;
     size = std::max(size, (buffer.byte + r.plan.buffer_bytes[b] + 63) / 64 * 64);
   }
-  memory = std::make_shared<CoreMemory>(sbuf, psum);
+  memory = CoreMemory::take(sbuf, psum);
+  for (i32 b = 0; b < i32(r.plan.program->buffers.size()); ++b) {
+    const Buffer& buffer = r.plan.program->buffers[b];
+    if (buffer.space != Space::hbm)
+      memory->use(buffer.space == Space::sbuf, buffer.byte, buffer.byte + r.plan.buffer_bytes[b]);
+  }
   begun.resize(r.plan.program->buffers.size());
+  if (r.plan.explicit_order && r.options.check_uninitialised) order = std::make_shared<OrderCheck>();
   for (int p = 0; p < partitions_max; ++p) {
     random_state[p][0] = 0x9E3779B97F4A7C15ULL * u64(p + 1 + 128 * i);
     random_state[p][1] = 0xD1B54A32D192ED03ULL ^ u64(p);

@@ -46,8 +46,9 @@ struct Core {
   };
   std::vector<LoopState> stack;
   std::shared_ptr<CoreMemory> memory;
-  bool worker = false;   // runs iterations of a parallel loop
-  Core* main = nullptr;  // the core a worker works for; `shared` tensors stay in its memory
+  std::shared_ptr<class OrderCheck> order;  // programs with explicit semaphores only
+  bool worker = false;                      // runs iterations of a parallel loop
+  Core* main = nullptr;                     // the core a worker works for; `shared` tensors stay in its memory
   const std::vector<u8>* shared = nullptr;
   std::shared_ptr<struct Workers> workers;
   Wait wait = Wait::none;

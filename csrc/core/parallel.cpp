@@ -25,6 +25,8 @@ bool forbidden(Opcode op) {
     case Opcode::rank_id:
     case Opcode::device_print:
     case Opcode::core_barrier:
+    case Opcode::semaphore_signal:
+    case Opcode::semaphore_wait:
     case Opcode::sendrecv:
     case Opcode::all_reduce:
     case Opcode::all_gather:
@@ -255,7 +257,7 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
   const Plan& plan = core.plan();
   const CodeStep& loop = plan.code[core.index][at];
   if (threads < 2 || !core.rank.options.check_uninitialised) return false;
-  if (core.affine.size()) return false;
+  if (core.affine.size() || core.order) return false;
   Analysis a{plan,
              core.slots.data(),
              plan.loops[loop.index].variable,

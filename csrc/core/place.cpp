@@ -177,10 +177,14 @@ void spread(const std::vector<Life>& lives, i64 most, std::vector<i64>& copies, 
 }  // namespace
 
 void place_tensors(Program& p, bool limited) {
+  // places that rotate are safe where dependences are derived; explicit semaphores are written for one place
+  const bool explicit_order = has_semaphores(p);
   const Chip& chip = find_chip(p.chip);
   for (int core = 0; core < p.cores; ++core)
     for (Space space : {Space::sbuf, Space::psum}) {
-      const std::vector<Life> lives = lifetimes(p, core, space);
+      std::vector<Life> lives = lifetimes(p, core, space);
+      if (explicit_order)  // nor does a tile get the place of one whose end only derived dependences know
+        for (Life& l : lives) l.start = 0, l.end = i64(p.steps[core].size());
       const bool sbuf = space == Space::sbuf;
       constexpr i64 unlimited = i64(1) << 24;  // 16 MiB a partition
       i64 capacity = i64(chip[sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]) -
@@ -200,7 +204,7 @@ void place_tensors(Program& p, bool limited) {
         throw Error(Category::capacity,
                     std::string(space_names[int(space)]) + " of core " + std::to_string(core) + " is full: " + holders,
                     "", "use smaller tiles, or let tensors end earlier");
-      if (rotates) spread(lives, sbuf ? 16 : 8, copies, fits);
+      if (rotates && !explicit_order) spread(lives, sbuf ? 16 : 8, copies, fits);
       fits();
       std::map<i32, i32> places;
       for (std::size_t n = 0; n < lives.size(); ++n) places[lives[n].buffer] = i32(copies[n]);

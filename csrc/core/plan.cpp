@@ -104,6 +104,7 @@ Plan::Plan(std::shared_ptr<const Program> p, const std::map<std::string, i64>& s
     symbol_values.push_back(it->second);
   }
   slots = program->loop_variables + i32(program->registers.size());
+  explicit_order = has_semaphores(*program);
   for (const Buffer& b : program->buffers) {
     std::vector<i64> shape;
     i64 elements = 1;
@@ -116,6 +117,8 @@ Plan::Plan(std::shared_ptr<const Program> p, const std::map<std::string, i64>& s
       elements *= q.c;
     }
     const bool on_chip = b.space != Space::hbm;
+    if (on_chip && (b.partition < 0 || b.byte < 0 || shape.empty() || b.partition + shape[0] > partitions_max))
+      fail(Category::corrupt_file, "tensor '" + b.name + "' has no place in " + space_names[int(b.space)]);
     buffer_partitions.push_back(on_chip && !shape.empty() ? shape[0] : 1);
     buffer_bytes.push_back(size_of(b.dtype) * (on_chip && !shape.empty() && shape[0] ? elements / shape[0] : elements));
     buffer_shape.push_back(std::move(shape));
@@ -268,6 +271,7 @@ void Plan::shapes(const PlanInstruction& i, const i64* now, std::vector<Argument
     s.present = a.kind != ValueKind::none;
     s.number = a.number;
     if (a.kind == ValueKind::text) s.text = &program->texts[a.index];
+    if (a.kind == ValueKind::list) s.take(program->lists[a.index]);
     if (a.kind != ValueKind::access) continue;
     const PlanAccess& p = accesses[a.index];
     s.access = true;
@@ -309,6 +313,9 @@ double formula_property(const Chip& chip, Opcode op, Engine engine, const std::v
   const ArgumentShape& s = shapes[n];
   if (property == "present") return s.access;
   if (property == "value" || property == "true") return s.number;
+  if (property == "length") return double(s.length);
+  if (property == "first") return double(s.item[0]);
+  if (property == "second") return double(s.item[1]);
   auto text_is = [&](std::initializer_list<const char*> names) {
     if (s.text)
       for (const char* name : names)
@@ -414,6 +421,7 @@ u64 shape_signature(Opcode op, Engine engine, const std::vector<ArgumentShape>& 
       continue;
     }
     mix(s.present + 2);
+    if (s.length) mix(u64(s.length) << 56 ^ u64(s.item[0]) << 24 ^ u64(s.item[1]));
     if (s.text)
       mix(std::hash<std::string>()(*s.text));
     else if (s.present)

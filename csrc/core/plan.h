@@ -69,6 +69,13 @@ struct ArgumentShape {
   i64 partitions = 0, elements = 0;
   double number = 0;
   const std::string* text = nullptr;
+  i64 length = 0;             // of a list
+  std::array<i64, 2> item{};  // its first two entries, where they are integers
+  void take(const std::vector<Value>& list) {
+    length = i64(list.size());
+    for (std::size_t i = 0; i < 2 && i < list.size(); ++i)
+      if (list[i].kind == ValueKind::integer) item[i] = list[i].payload;
+  }
 };
 
 // Throws where an instruction breaks a documented limit.
@@ -98,6 +105,7 @@ class Plan {
   std::vector<std::vector<i64>> buffer_shape;
   std::vector<i64> buffer_bytes;  // HBM: in all; on chip: per partition
   std::vector<i64> buffer_partitions;
+  bool explicit_order = false;                // semaphores of the program, not derived dependences, order its engines
   mutable std::shared_ptr<void> time_tables;  // made by the first time_plan
 
   i64 value(const Quantity& q, const i64* slots_now) const {

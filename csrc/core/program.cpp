@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "core/table.h"
+
 namespace core {
 
 namespace {
@@ -92,6 +94,46 @@ void read_values(Reader& r, std::vector<std::vector<Value>>& lists) {
       v.payload = r.number();
     }
   }
+}
+
+// Whether an argument has the kind that its parameter takes; the plan and both visitors rely on it.
+bool suits(const Parameter& q, const Value& v) {
+  if (v.kind == ValueKind::none) return q.optional || q.role == Role::engine || q.kind_of_default == 1;
+  const bool number = v.kind == ValueKind::integer || v.kind == ValueKind::real || v.kind == ValueKind::expression ||
+                      v.kind == ValueKind::boolean;
+  switch (q.role) {
+    case Role::alu:
+    case Role::activation:
+    case Role::text:
+    case Role::engine:
+      return v.kind == ValueKind::text;
+    case Role::list:
+      return v.kind == ValueKind::list;
+    case Role::reg:
+      return v.kind == ValueKind::expression;
+    case Role::number:
+    case Role::boolean:
+      return number;
+    default:
+      return v.kind == ValueKind::access || (q.or_number && number);
+  }
+}
+
+void check_instructions(Reader& r, const Program& p) {
+  for (const Instruction& i : p.instructions) {
+    const Definition& d = definition(Opcode(i.opcode));
+    const std::vector<Value>& values = p.argument_lists[i.arguments];
+    if (values.size() != d.parameters.size()) r.corrupt("an instruction with too many or too few arguments");
+    for (std::size_t n = 0; n < values.size(); ++n)
+      if (!suits(d.parameters[n], values[n])) r.corrupt("an argument of a kind that its instruction does not take");
+  }
+  for (const Loop& l : p.loops) {
+    const bool counted = l.variable >= 0 && l.start >= 0 && l.stop >= 0 && l.step >= 0;
+    if (l.kind == LoopKind::while_register ? l.condition < 0 : !counted) r.corrupt("a loop without its bounds");
+  }
+  for (std::size_t n = 0; n < p.lists.size(); ++n)
+    for (const Value& v : p.lists[n])
+      if (v.kind == ValueKind::list && v.payload >= i64(n)) r.corrupt("a list that holds itself");
 }
 
 }  // namespace
@@ -242,6 +284,7 @@ Program Program::from_bytes(const std::string& bytes) {
     b.byte = r.number();
     b.pinned = r.number();
     b.copies = i32(r.number());
+    if (b.byte < -1 || b.byte > (i64(1) << 32) || b.copies < 1) r.corrupt("an impossible address");
     b.shape.resize(r.count());
     for (i32& s : b.shape) s = i32(r.below(e, false));
     const std::string data = r.text();
@@ -293,7 +336,7 @@ Program Program::from_bytes(const std::string& bytes) {
   }
   p.instructions.resize(r.count());
   for (Instruction& i : p.instructions) {
-    i.opcode = u16(r.below(1000, false));
+    i.opcode = u16(r.below(opcode_count, false));
     i.engine = u8(r.below(engine_count, false));
     i.arguments = i32(r.below(p.argument_lists.size(), false));
     i.source = i32(r.below(p.sources.size()));
@@ -313,18 +356,26 @@ Program Program::from_bytes(const std::string& bytes) {
   if (i32(p.steps.size()) != p.cores) r.corrupt("a core without instructions");
   for (auto& core : p.steps) {
     core.resize(r.count());
-    i64 depth = 0;
+    std::vector<i32> open;
     for (Step& s : core) {
       s.kind = StepKind(r.below(3, false));
-      s.index = i32(
-          r.below(s.kind == StepKind::instruction ? p.instructions.size() : p.loops.size(), s.kind == StepKind::end));
-      depth += s.kind == StepKind::loop ? 1 : s.kind == StepKind::end ? -1 : 0;
-      if (depth < 0) r.corrupt("an end without a loop");
+      s.index = i32(r.below(s.kind == StepKind::instruction ? p.instructions.size() : p.loops.size(), false));
+      if (s.kind == StepKind::loop) open.push_back(s.index);
+      if (s.kind != StepKind::end) continue;
+      if (open.empty() || open.back() != s.index) r.corrupt("an end without its loop");
+      open.pop_back();
     }
-    if (depth) r.corrupt("a loop without an end");
+    if (!open.empty()) r.corrupt("a loop without an end");
   }
   if (r.at != r.end) r.corrupt("bytes after its end");
+  check_instructions(r, p);
   return p;
+}
+
+bool has_semaphores(const Program& p) {
+  for (const Instruction& i : p.instructions)
+    if (Opcode(i.opcode) == Opcode::semaphore_signal || Opcode(i.opcode) == Opcode::semaphore_wait) return true;
+  return false;
 }
 
 }  // namespace core

@@ -145,4 +145,6 @@ class Program {
   std::unordered_map<Source, i32, SourceHash> source_index_;
 };
 
+bool has_semaphores(const Program& p);
+
 }  // namespace core

@@ -5,7 +5,7 @@
 
 namespace core {
 
-enum class Kind : u8 { compute, dma, begin, barrier, sendrecv, collective, registers, nothing };
+enum class Kind : u8 { compute, dma, begin, barrier, sendrecv, collective, registers, signal, wait, nothing };
 
 // One tracked memory of a core, cut into chunks at every boundary some access has.
 struct ChunkMap {

@@ -34,6 +34,17 @@ def tile(
     return made
 
 
+def tiled_matmul(b: Builder, contraction: int = 64, **where: Any) -> None:
+    """A product that uses a part of the Tensor engine's array."""
+    b.emit(
+        "nc_matmul",
+        dst=b.psum("o", (32, 64), "float32"),
+        stationary=tile(b, (contraction, 32)),
+        moving=tile(b, (contraction, 64)),
+        **where,
+    )
+
+
 LIMITS: dict[str, tuple[type[OpenTRNError], str, Callable[[Builder], None]]] = {
     "stationary too wide": (
         UnsupportedError,
@@ -55,6 +66,31 @@ LIMITS: dict[str, tuple[type[OpenTRNError], str, Callable[[Builder], None]]] = {
         lambda b: b.emit(
             "nc_matmul", dst=b.psum("o", (64, 64), "float32"), stationary=tile(b, (64, 64)), moving=tile(b)
         ),
+    ),
+    "tile_position alone": (
+        UnsupportedError,
+        "given together",
+        lambda b: tiled_matmul(b, tile_position=(0, 0)),
+    ),
+    "tile_size not a multiple of 32": (
+        UnsupportedError,
+        "multiple of 32",
+        lambda b: tiled_matmul(b, tile_position=(0, 0), tile_size=(48, 64)),
+    ),
+    "tile_position not a multiple of 32": (
+        UnsupportedError,
+        "multiple of 32",
+        lambda b: tiled_matmul(b, tile_position=(16, 0), tile_size=(32, 64)),
+    ),
+    "tile beyond the array": (
+        UnsupportedError,
+        "within the 128 x 128",
+        lambda b: tiled_matmul(b, tile_position=(96, 0), tile_size=(64, 64)),
+    ),
+    "stationary beyond its tile": (
+        UnsupportedError,
+        "fits in the tile",
+        lambda b: tiled_matmul(b, tile_position=(0, 0), tile_size=(32, 64)),
     ),
     "matmul into SBUF": (
         UnsupportedError,
@@ -488,3 +524,10 @@ def test_device_print() -> None:
         b.finish(), {}, on_print=lambda prefix, array: seen.append((prefix, array.shape, str(array.dtype)))
     )
     assert seen == [("data", (2, 3), "bfloat16")]
+
+
+def test_the_smallest_tile_of_the_array_needs_the_third_generation() -> None:
+    smallest = {"tile_position": (0, 0), "tile_size": (32, 32)}
+    tiled_matmul(build("trn2"), 32, **smallest)
+    with pytest.raises(UnsupportedError, match="NeuronCore-v3"):
+        tiled_matmul(build("trn1"), 32, **smallest)

@@ -176,7 +176,7 @@ PyProgram assemble(const py::dict& d) {
     }
   }
   PyProgram result;
-  result.program = compacted(p);
+  result.program = compacted(Program::from_bytes(p.to_bytes()));  // with every check of a file
   return result;
 }
 
