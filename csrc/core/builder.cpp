@@ -8,7 +8,8 @@ namespace core {
 Builder::Builder(const std::string& chip, int cores, const std::string& name) : program(std::make_shared<Program>()) {
   if (cores != 1 && cores != 2)
     fail(Category::configuration, "a logical core has 1 or 2 cores, not " + std::to_string(cores));
-  program->chip = find_chip(chip).name;
+  chip_ = &find_chip(chip);
+  program->chip = chip_->name;
   program->name = name;
   program->cores = cores;
   program->steps.resize(cores);
@@ -23,9 +24,7 @@ void Builder::select_core(int core) {
   core_ = core;
 }
 
-void Builder::set_source(const std::string& file, int line) {
-  source_ = program->intern_source({program->intern_text(file), line});
-}
+void Builder::set_source(i32 file, int line) { source_ = program->intern_source({file, line}); }
 
 i32 Builder::hbm(const std::string& name, std::vector<i32> shape, Dtype dtype, BufferKind kind, std::vector<u8> data) {
   for (i32 i = 0; i < i32(program->buffers.size()); ++i) {
@@ -68,7 +67,7 @@ i32 Builder::tile(Space space, const std::string& name, std::vector<i32> shape, 
       throw Error(Category::configuration, "the shape of on-chip tensor '" + name + "' is not constant", place());
     (d ? row : partitions) = d ? row * program->expressions.value(shape[d]) : program->expressions.value(shape[0]);
   }
-  const Chip& chip = find_chip(program->chip);
+  const Chip& chip = *chip_;
   const i64 capacity = i64(chip[space == Space::sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]);
   const std::string where = space_names[int(space)];
   if (partitions < 1 || partitions > partitions_max)
@@ -159,19 +158,30 @@ Engine Builder::choose_engine(Opcode op, const std::vector<Value>& arguments,
   return d.engines[0];
 }
 
-void Builder::emit(Opcode op, std::vector<Value> arguments, i32 name) {
+// Throws where a text names no operation of that role; each text is looked up once.
+void Builder::check_function(Role role, i32 text) {
+  if (role != Role::alu && role != Role::activation) return;
+  const u8 bit = role == Role::alu ? 1 : 2;
+  if (std::size_t(text) >= known_functions_.size()) known_functions_.resize(program->texts.size());
+  if (known_functions_[text] & bit) return;
+  role == Role::alu ? void(alu_from_name(program->texts[text])) : void(activation_from_name(program->texts[text]));
+  known_functions_[text] |= bit;
+}
+
+void Builder::emit(Opcode op, const std::vector<Value>& arguments, i32 name) {
   Program& p = *program;
   if (finished_) fail(Category::configuration, "the program is finished");
   const Definition& d = definition(op);
   if (!d.known) fail(Category::configuration, std::string(opcode_names[int(op)]) + " is not in the instruction table");
-  std::vector<ArgumentShape> shapes(arguments.size());
+  std::vector<ArgumentShape>& shapes = shapes_;
+  shapes.assign(arguments.size(), ArgumentShape{});
   bool constant = true;
   const bool free_start = d.dma || d.collective || op == Opcode::tensor_begin || op == Opcode::device_print ||
                           op == Opcode::register_load || op == Opcode::register_store;
   bool skips = false;
   for (std::size_t n = 0; n < arguments.size(); ++n)
     if (arguments[n].kind == ValueKind::text && p.texts[arguments[n].payload] == "skip") skips = true;
-  const std::string described = std::string(opcode_names[int(op)]) + (name >= 0 ? " '" + p.texts[name] + "'" : "");
+  auto described = [&] { return std::string(opcode_names[int(op)]) + (name >= 0 ? " '" + p.texts[name] + "'" : ""); };
   for (std::size_t n = 0; n < arguments.size(); ++n) {
     const Value& v = arguments[n];
     ArgumentShape& s = shapes[n];
@@ -180,14 +190,13 @@ void Builder::emit(Opcode op, std::vector<Value> arguments, i32 name) {
     if (v.kind == ValueKind::real) s.number = std::bit_cast<double>(v.payload);
     if (v.kind == ValueKind::text) {
       s.text = &p.texts[v.payload];
-      const Role role = d.parameters[n].role;
       try {
-        if (role == Role::alu) alu_from_name(*s.text);
-        if (role == Role::activation) activation_from_name(*s.text);
+        check_function(d.parameters[n].role, i32(v.payload));
       } catch (const Error& e) {
-        throw Error(e.category, described + ": " + d.parameters[n].name + ": " + e.what(), place(), e.cure);
+        throw Error(e.category, described() + ": " + d.parameters[n].name + ": " + e.what(), place(), e.cure);
       }
     }
+    if (v.kind == ValueKind::list) s.take(p.lists[v.payload]);
     if (v.kind != ValueKind::access) continue;
     const Access& a = p.accesses[v.payload];
     const ExpressionTable& e = p.expressions;
@@ -206,19 +215,18 @@ void Builder::emit(Opcode op, std::vector<Value> arguments, i32 name) {
     s.unit = a.dims < 2 || (e.is_constant(a.stride[a.dims - 1]) && e.value(a.stride[a.dims - 1]) == 1);
     if (p.buffers[a.buffer].space != Space::hbm && p.buffers[a.buffer].core != core_)
       throw Error(Category::configuration,
-                  described + ": tensor '" + p.buffers[a.buffer].name + "' belongs to core " +
+                  described() + ": tensor '" + p.buffers[a.buffer].name + "' belongs to core " +
                       std::to_string(p.buffers[a.buffer].core) + ", the instruction to core " + std::to_string(core_),
                   place());
     try {
       check_constant_access(p, a, d.parameters[n].name.c_str(), free_start, !skips);
     } catch (const Error& error) {
-      throw Error(error.category, described + ": " + error.what(), place(), error.cure);
+      throw Error(error.category, described() + ": " + error.what(), place(), error.cure);
     }
   }
   const Engine engine = choose_engine(op, arguments, shapes);
-  const Chip& chip = find_chip(p.chip);
   if (constant && verified_.insert(shape_signature(op, engine, shapes)).second)
-    check_limits(chip, op, engine, shapes, described, place());
+    check_limits(*chip_, op, engine, shapes, described(), place());
   Instruction i;
   i.opcode = u16(op);
   i.engine = u8(engine);

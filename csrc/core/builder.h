@@ -13,14 +13,15 @@ class Builder {
   std::shared_ptr<Program> program;
 
   void select_core(int core);
-  void set_source(const std::string& file, int line);
+  void set_source(const std::string& file, int line) { set_source(program->intern_text(file), line); }
+  void set_source(i32 file, int line);  // file: text id
   i32 hbm(const std::string& name, std::vector<i32> shape, Dtype dtype, BufferKind kind, std::vector<u8> data);
   i32 tile(Space space, const std::string& name, std::vector<i32> shape, Dtype dtype, i32 partition, i64 byte,
            bool pinned);
   void begin(i32 buffer);
   void release(i32 buffer);
   i32 whole(i32 buffer);  // access of the whole tensor
-  void emit(Opcode op, std::vector<Value> arguments, i32 name);
+  void emit(Opcode op, const std::vector<Value>& arguments, i32 name);
   i32 loop_begin(i32 start, i32 stop, i32 step, LoopKind kind);  // returns the expression of the variable
   void while_begin(i32 reg);
   void loop_end();
@@ -41,6 +42,10 @@ class Builder {
   std::vector<std::vector<i32>> open_loops_;  // per core
   std::vector<i32> unrolled_;                 // open unrolled loops, per core
   std::unordered_set<u64> verified_;
+  const Chip* chip_ = nullptr;
+  std::vector<ArgumentShape> shapes_;  // of the instruction being emitted
+  std::vector<u8> known_functions_;    // by text: bit 0 an ALU operation, bit 1 an activation function
+  void check_function(Role role, i32 text);
   Engine choose_engine(Opcode op, const std::vector<Value>& arguments, const std::vector<ArgumentShape>& shapes) const;
 };
 

@@ -1,31 +1,14 @@
 // Builder, tensors, accesses and expressions for Python.
-#include <bit>
-
-#include "core/python/binding.h"
+#include "core/python/builder.h"
 
 namespace core::python {
 
-namespace {
+PyObject *expression_type = nullptr, *access_type = nullptr, *tensor_type = nullptr;
 
-PyObject* expression_type = nullptr;
-PyObject* access_type = nullptr;
-PyObject* tensor_type = nullptr;
-PyObject* keyword_index[opcode_count] = {};  // dict: parameter name -> position
-
-template <class T>
-const T* as(PyObject* o) {
-  return reinterpret_cast<py::detail::instance*>(o)->simple_layout
-             ? static_cast<const T*>(reinterpret_cast<py::detail::instance*>(o)->simple_value_holder[0])
-             : py::handle(o).cast<const T*>();
-}
-
-bool is_expression(PyObject* o) { return reinterpret_cast<PyObject*>(Py_TYPE(o)) == expression_type; }
-
-// int or Expr -> expression id
 i32 expression_of(Program& p, py::handle h) {
   PyObject* o = h.ptr();
   if (PyLong_Check(o)) return p.expressions.constant(PyLong_AsLongLong(o));
-  if (is_expression(o)) return as<PyExpression>(o)->id;
+  if (is_a(o, expression_type)) return as<PyExpression>(o)->id;
   if (PyIndex_Check(o)) {
     py::object i = py::reinterpret_steal<py::object>(PyNumber_Index(o));
     return p.expressions.constant(PyLong_AsLongLong(i.ptr()));
@@ -35,215 +18,14 @@ i32 expression_of(Program& p, py::handle h) {
        "pass an int or an Expr of this builder");
 }
 
+namespace {
+
 py::object combine(Node op, const PyExpression& a, py::handle b, bool reversed = false) {
   Program& p = *a.program;
   const i32 other = expression_of(p, b);
   return expression_object(a.program,
                            reversed ? p.expressions.binary(op, other, a.id) : p.expressions.binary(op, a.id, other));
 }
-
-struct PyBuilder {
-  Builder b;
-  PyBuilder(const std::string& chip, int cores, const std::string& name) : b(chip, cores, name) {}
-
-  std::vector<i32> shape_of(py::handle shape) {
-    std::vector<i32> out;
-    for (py::handle s : shape) out.push_back(expression_of(*b.program, s));
-    return out;
-  }
-
-  Value value_of(PyObject* o) {
-    Program& p = *b.program;
-    if (o == Py_None) return {};
-    if (o == Py_True || o == Py_False) return {ValueKind::boolean, o == Py_True};
-    if (reinterpret_cast<PyObject*>(Py_TYPE(o)) == access_type) return {ValueKind::access, as<PyAccess>(o)->id};
-    if (reinterpret_cast<PyObject*>(Py_TYPE(o)) == tensor_type)
-      return {ValueKind::access, b.whole(as<PyTensor>(o)->id)};
-    if (is_expression(o)) return {ValueKind::expression, as<PyExpression>(o)->id};
-    if (PyFloat_Check(o)) return {ValueKind::real, std::bit_cast<i64>(PyFloat_AS_DOUBLE(o))};
-    if (PyLong_Check(o)) {
-      const i64 v = PyLong_AsLongLong(o);
-      if (v == -1 && PyErr_Occurred()) throw py::error_already_set();
-      return {ValueKind::integer, v};
-    }
-    if (PyUnicode_Check(o)) return {ValueKind::text, p.intern_text(PyUnicode_AsUTF8(o))};
-    if (PyList_Check(o) || PyTuple_Check(o)) {
-      std::vector<Value> list;
-      const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-      for (Py_ssize_t i = 0; i < n; ++i) list.push_back(value_of(PySequence_Fast_GET_ITEM(o, i)));
-      return {ValueKind::list, p.intern_list(list)};
-    }
-    if (PyIndex_Check(o)) {
-      py::object i = py::reinterpret_steal<py::object>(PyNumber_Index(o));
-      return {ValueKind::integer, PyLong_AsLongLong(i.ptr())};
-    }
-    if (PyNumber_Check(o)) {
-      py::object f = py::reinterpret_steal<py::object>(PyNumber_Float(o));
-      if (!f) throw py::error_already_set();
-      return {ValueKind::real, std::bit_cast<i64>(PyFloat_AS_DOUBLE(f.ptr()))};
-    }
-    throw Error(Category::configuration,
-                "an argument of type '" + std::string(Py_TYPE(o)->tp_name) + "' is not understood", b.place(),
-                "pass an Access, a number, a string, or a list of them");
-  }
-
-  void emit(const std::string& instruction, const py::kwargs& keywords) {
-    const int op = opcode_from_name(instruction);
-    if (op < 0)
-      throw Error(Category::unsupported, "'" + instruction + "' is not an instruction", b.place(),
-                  "docs/instructions.md lists them");
-    const Definition& d = definition(Opcode(op));
-    if (!keyword_index[op]) {
-      keyword_index[op] = PyDict_New();
-      for (std::size_t i = 0; i < d.parameters.size(); ++i)
-        PyDict_SetItemString(keyword_index[op], d.parameters[i].name.c_str(), py::int_(i).ptr());
-    }
-    std::vector<Value> arguments(d.parameters.size());
-    u64 given = 0;
-    i32 name = -1;
-    PyObject *key, *value;
-    Py_ssize_t at = 0;
-    while (PyDict_Next(keywords.ptr(), &at, &key, &value)) {
-      PyObject* index = PyDict_GetItemWithError(keyword_index[op], key);
-      if (!index) {
-        if (PyUnicode_CompareWithASCIIString(key, "name") == 0) {
-          if (value != Py_None) name = b.program->intern_text(PyUnicode_AsUTF8(value));
-          continue;
-        }
-        throw Error(Category::configuration,
-                    instruction + " has no argument '" + std::string(PyUnicode_AsUTF8(key)) + "'", b.place(),
-                    "docs/instructions.md lists its arguments");
-      }
-      const long i = PyLong_AsLong(index);
-      arguments[i] = value_of(value);
-      if (value != Py_None) given |= u64(1) << i;
-    }
-    for (std::size_t i = 0; i < arguments.size(); ++i) {
-      const Parameter& q = d.parameters[i];
-      if (given >> i & 1) {
-        if (q.is_access() && !q.or_number && arguments[i].kind != ValueKind::access)
-          throw Error(Category::configuration, instruction + ": argument '" + q.name + "' must be a tensor access",
-                      b.place());
-        if ((q.role == Role::alu || q.role == Role::activation || q.role == Role::text || q.role == Role::engine) &&
-            arguments[i].kind != ValueKind::text)
-          throw Error(Category::configuration, instruction + ": argument '" + q.name + "' must be a name (str)",
-                      b.place());
-        if (q.role == Role::list && arguments[i].kind == ValueKind::integer)
-          arguments[i] = {ValueKind::list, b.program->intern_list({arguments[i]})};
-        if (q.role == Role::list && arguments[i].kind != ValueKind::list)
-          throw Error(Category::configuration, instruction + ": argument '" + q.name + "' must be a list", b.place());
-        continue;
-      }
-      switch (q.kind_of_default) {
-        case 0:
-          if (!q.optional && q.role != Role::engine)
-            throw Error(Category::configuration, instruction + ": argument '" + q.name + "' is missing", b.place());
-          break;
-        case 2:
-          arguments[i] = {ValueKind::real, std::bit_cast<i64>(q.number_default)};
-          break;
-        case 3:
-          arguments[i] = {ValueKind::text, b.program->intern_text(q.text_default)};
-          break;
-        case 4:
-          arguments[i] = {ValueKind::boolean, q.number_default != 0};
-          break;
-        case 5:
-          arguments[i] = {ValueKind::integer, i64(q.number_default)};
-          break;
-        default:
-          break;
-      }
-    }
-    b.emit(Opcode(op), std::move(arguments), name);
-  }
-
-  PyAccess access(const PyTensor& t, py::handle pattern, py::handle offset, py::handle dtype, py::handle scalar_offset,
-                  py::handle scalar_stride, py::handle vector_offset, py::handle vector_stride,
-                  py::handle vector_bound) {
-    Program& p = *b.program;
-    Access a;
-    if (pattern.is_none()) {
-      a = p.accesses[b.whole(t.id)];
-      if (!dtype.is_none() && dtype_from_name(dtype.cast<std::string>()) != a.dtype)
-        throw Error(Category::configuration, "an access that reinterprets the dtype needs a pattern", b.place());
-    } else {
-      a.buffer = t.id;
-      a.dtype = dtype.is_none() ? p.buffers[t.id].dtype : dtype_from_name(dtype.cast<std::string>());
-      py::object fast = py::reinterpret_steal<py::object>(
-          PySequence_Fast(pattern.ptr(), "pattern must be a sequence of [stride, count]"));
-      if (!fast) throw py::error_already_set();
-      const Py_ssize_t n = PySequence_Fast_GET_SIZE(fast.ptr());
-      if (n < 1 || n > access_dims_max)
-        throw Error(Category::unsupported, "an access pattern has 1 to 5 entries; found " + std::to_string(n),
-                    b.place(), "merge contiguous dimensions, or split the instruction");
-      a.dims = u8(n);
-      for (Py_ssize_t i = 0; i < n; ++i) {
-        PyObject* entry = PySequence_Fast_GET_ITEM(fast.ptr(), i);
-        py::object pair =
-            py::reinterpret_steal<py::object>(PySequence_Fast(entry, "each entry of a pattern is [stride, count]"));
-        if (!pair) throw py::error_already_set();
-        if (PySequence_Fast_GET_SIZE(pair.ptr()) != 2)
-          throw Error(Category::configuration, "each entry of a pattern is [stride, count]", b.place());
-        a.stride[i] = expression_of(p, PySequence_Fast_GET_ITEM(pair.ptr(), 0));
-        a.count[i] = expression_of(p, PySequence_Fast_GET_ITEM(pair.ptr(), 1));
-      }
-    }
-    a.offset = expression_of(p, offset);
-    if (!scalar_offset.is_none()) {
-      if (reinterpret_cast<PyObject*>(Py_TYPE(scalar_offset.ptr())) == access_type)
-        a.scalar_access = as<PyAccess>(scalar_offset.ptr())->id;
-      else
-        a.scalar_expression = expression_of(p, scalar_offset);
-      a.scalar_stride = expression_of(p, scalar_stride);
-    }
-    if (!vector_offset.is_none()) {
-      if (reinterpret_cast<PyObject*>(Py_TYPE(vector_offset.ptr())) != access_type)
-        throw Error(Category::configuration, "vector_offset must be an access", b.place());
-      a.vector_access = as<PyAccess>(vector_offset.ptr())->id;
-      a.vector_stride = expression_of(p, vector_stride);
-      a.vector_bound = vector_bound.is_none() ? -1 : expression_of(p, vector_bound);
-    }
-    return {b.program, p.intern_access(a)};
-  }
-
-  PyTensor hbm(const std::string& name, py::handle shape, const std::string& dtype, const std::string& kind,
-               py::handle data) {
-    auto it = std::find(buffer_kind_names.begin(), buffer_kind_names.end(), kind);
-    if (it == buffer_kind_names.end() || kind == "tile")
-      throw Error(Category::configuration, "'" + kind + "' is not a kind of HBM tensor", b.place(),
-                  "use input, output, inout, internal, private or constant");
-    std::vector<u8> bytes;
-    if (!data.is_none()) {
-      py::buffer_info info = py::reinterpret_borrow<py::array>(data).request();
-      bytes.assign(static_cast<const u8*>(info.ptr), static_cast<const u8*>(info.ptr) + info.size * info.itemsize);
-    } else if (kind == "constant") {
-      throw Error(Category::configuration, "constant '" + name + "' has no data", b.place());
-    }
-    return {b.program, b.hbm(name, shape_of(shape), dtype_from_name(dtype), BufferKind(it - buffer_kind_names.begin()),
-                             std::move(bytes))};
-  }
-
-  PyTensor tile(Space space, const std::string& name, py::handle shape, const std::string& dtype, py::handle address) {
-    i32 partition = -1;
-    i64 byte = -1;
-    if (!address.is_none()) {
-      auto pair = address.cast<std::pair<i64, i64>>();
-      partition = i32(pair.first);
-      byte = pair.second;
-    }
-    return {b.program,
-            b.tile(space, name, shape_of(shape), dtype_from_name(dtype), partition, byte, !address.is_none())};
-  }
-
-  LoopKind loop_kind(const std::string& kind) {
-    auto it = std::find(loop_kind_names.begin(), loop_kind_names.end(), kind);
-    if (it == loop_kind_names.end() || kind == "while")
-      throw Error(Category::configuration, "'" + kind + "' is not a kind of loop", b.place(),
-                  "use affine, sequential or dynamic");
-    return LoopKind(it - loop_kind_names.begin());
-  }
-};
 
 py::tuple shape_tuple(const std::shared_ptr<Program>& p, const std::vector<i32>& shape) {
   py::tuple out(shape.size());
@@ -256,6 +38,49 @@ py::tuple shape_tuple(const std::shared_ptr<Program>& p, const std::vector<i32>&
 py::object expression_object(const std::shared_ptr<Program>& program, i32 id) {
   if (program->expressions.is_constant(id)) return py::int_(program->expressions.value(id));
   return py::cast(PyExpression{program, id});
+}
+
+std::vector<i32> PyBuilder::shape_of(py::handle shape) {
+  std::vector<i32> out;
+  for (py::handle s : shape) out.push_back(expression_of(*b.program, s));
+  return out;
+}
+
+PyTensor PyBuilder::hbm(const std::string& name, py::handle shape, const std::string& dtype, const std::string& kind,
+                        py::handle data) {
+  auto it = std::find(buffer_kind_names.begin(), buffer_kind_names.end(), kind);
+  if (it == buffer_kind_names.end() || kind == "tile")
+    throw Error(Category::configuration, "'" + kind + "' is not a kind of HBM tensor", b.place(),
+                "use input, output, inout, internal, private or constant");
+  std::vector<u8> bytes;
+  if (!data.is_none()) {
+    py::buffer_info info = py::reinterpret_borrow<py::array>(data).request();
+    bytes.assign(static_cast<const u8*>(info.ptr), static_cast<const u8*>(info.ptr) + info.size * info.itemsize);
+  } else if (kind == "constant") {
+    throw Error(Category::configuration, "constant '" + name + "' has no data", b.place());
+  }
+  return {b.program, b.hbm(name, shape_of(shape), dtype_from_name(dtype), BufferKind(it - buffer_kind_names.begin()),
+                           std::move(bytes))};
+}
+
+PyTensor PyBuilder::tile(Space space, const std::string& name, py::handle shape, const std::string& dtype,
+                         py::handle address) {
+  i32 partition = -1;
+  i64 byte = -1;
+  if (!address.is_none()) {
+    auto pair = address.cast<std::pair<i64, i64>>();
+    partition = i32(pair.first);
+    byte = pair.second;
+  }
+  return {b.program, b.tile(space, name, shape_of(shape), dtype_from_name(dtype), partition, byte, !address.is_none())};
+}
+
+LoopKind PyBuilder::loop_kind(const std::string& kind) {
+  auto it = std::find(loop_kind_names.begin(), loop_kind_names.end(), kind);
+  if (it == loop_kind_names.end() || kind == "while")
+    throw Error(Category::configuration, "'" + kind + "' is not a kind of loop", b.place(),
+                "use affine, sequential or dynamic");
+  return LoopKind(it - loop_kind_names.begin());
 }
 
 void register_builder(py::module_& m) {
@@ -283,7 +108,7 @@ void register_builder(py::module_& m) {
       .def("__mod__", [](E a, py::handle b) { return combine(Node::modulo, a, b); })
       .def("__eq__",
            [](E a, py::handle b) {
-             return is_expression(b.ptr()) && as<PyExpression>(b.ptr())->id == a.id &&
+             return is_a(b.ptr(), expression_type) && as<PyExpression>(b.ptr())->id == a.id &&
                     as<PyExpression>(b.ptr())->program == a.program;
            })
       .def("__hash__", [](E a) { return a.id; })
@@ -330,7 +155,7 @@ void register_builder(py::module_& m) {
                              })
       .def("__eq__",
            [](T a, py::handle b) {
-             return reinterpret_cast<PyObject*>(Py_TYPE(b.ptr())) == tensor_type && as<PyTensor>(b.ptr())->id == a.id &&
+             return is_a(b.ptr(), tensor_type) && as<PyTensor>(b.ptr())->id == a.id &&
                     as<PyTensor>(b.ptr())->program == a.program;
            })
       .def("__hash__", [](T a) { return a.id; })
@@ -378,11 +203,17 @@ void register_builder(py::module_& m) {
       });
 
   using B = PyBuilder&;
-  py::class_<PyBuilder>(m, "BuilderBase")
+  py::class_<PyBuilder> builder(m, "BuilderBase");
+  add_emit(builder);
+  builder
       .def(py::init<const std::string&, int, const std::string&>(), py::arg("chip"), py::arg("cores") = 1,
            py::arg("name") = "program")
       .def("core", [](B b, int k) { b.b.select_core(k); })
-      .def("source", [](B b, const std::string& file, int line) { b.b.set_source(file, line); })
+      .def("source",
+           [](B b, const std::string& file, int line) {
+             b.b.set_source(file, line);
+             b.forget_line();
+           })
       .def("hbm", &PyBuilder::hbm, py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("kind") = "input",
            py::arg("data") = py::none())
       .def(
@@ -399,10 +230,13 @@ void register_builder(py::module_& m) {
           py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("address") = py::none())
       .def("begin", [](B b, T t) { b.b.begin(t.id); })
       .def("release", [](B b, T t) { b.b.release(t.id); })
-      .def("access", &PyBuilder::access, py::arg("tensor"), py::arg("pattern") = py::none(), py::arg("offset") = 0,
-           py::arg("dtype") = py::none(), py::arg("scalar_offset") = py::none(), py::arg("scalar_stride") = 1,
-           py::arg("vector_offset") = py::none(), py::arg("vector_stride") = 1, py::arg("vector_bound") = py::none())
-      .def("emit", &PyBuilder::emit)
+      .def(
+          "take_views",
+          [](B b, py::object type, py::object convert) {
+            b.view_type = std::move(type);
+            b.convert = std::move(convert);
+          },
+          py::arg("type"), py::arg("convert"))
       .def("symbol", [](B b, const std::string& name) { return expression_object(b.b.program, b.b.add_symbol(name)); })
       .def("_register",
            [](B b, const std::string& name) { return expression_object(b.b.program, b.b.add_register(name)); })

@@ -131,6 +131,7 @@ PYBIND11_MODULE(_C, m) {
       },
       "a^T b, as nc_matmul computes it");
   register_builder(m);
+  register_views(m);
   register_program(m);
   register_execution(m);
 }

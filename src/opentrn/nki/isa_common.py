@@ -95,7 +95,7 @@ def reduction_name(op: Any) -> str | None:
 def member(value: Any, kind: type[Enum], argument: str) -> str:
     """The name of an enumeration member. Raises UnsupportedError for other kinds of argument."""
     if type(value) is kind:
-        return value.name
+        return value._name_  # a plain attribute; `name` is a descriptor of enum's
     if value is None:
         return "unknown"
     if isinstance(value, Enum):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from opentrn.core._C import cut_view, view_pattern
 from opentrn.errors import OutOfBoundsError, UnsupportedError
 from opentrn.nki import version
 from opentrn.nki.affine import Affine
@@ -210,6 +211,9 @@ class NkiTensor(NKIObject):
 
     # -- views -----------------------------------------------------------------------------------------
     def __getitem__(self, key: Any) -> NkiTensor:
+        view = cut_view(self, key)
+        if view is not None:
+            return view
         if self.indirect is not None:
             raise UnsupportedError(f"{self.name}: a view with a runtime offset cannot be indexed again")
         if type(key) is not tuple:
@@ -274,6 +278,10 @@ class NkiTensor(NKIObject):
         that uses a pattern which leaves the storage raises OutOfBoundsError.
         """
         storage = self._storage
+        if dtype is None and scalar_offset is None and vector_offset is None:
+            view = view_pattern(self, pattern, offset, ITEMSIZE[self.dtype])
+            if view is not None:
+                return view
         new_dtype = self.dtype if dtype is None else name_of(dtype)
         if offset is None:
             offset = self.offset if version.at_least(0, 5) else 0

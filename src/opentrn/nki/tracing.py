@@ -67,6 +67,11 @@ class Tracer:
         self.builder = engine_hook.builder(chip, lnc, name)
         self.emit = self.builder.emit
         self._make_access = self.builder.access
+        # The core's builder reads views itself and finds the user's line; other engines are told both.
+        self._takes_views = hasattr(self.builder, "take_views")
+        if self._takes_views:
+            self.builder.take_views(NkiTensor, self._access)
+        self._find_line = getattr(self.builder, "locate", None) or self._search_line
         self.core = 0
         self.shared: list[Storage] = []
         self._shared_used = 0
@@ -163,15 +168,22 @@ class Tracer:
                 where=self.where,
                 cure="let its Python loops end, or use nl.dynamic_range, which stays one loop",
             )
+        line = self._find_line(_PACKAGE)
+        if line is not None:
+            self._line = line
+
+    def _search_line(self, package: str) -> tuple[str, int] | None:
+        """The user's line if it is another than before; told to the builder."""
         frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        while frame is not None and frame.f_code.co_filename.startswith(package):
             frame = frame.f_back
         if frame is None:
-            return
+            return None
         line = (frame.f_code.co_filename, frame.f_lineno)
-        if line != self._line:
-            self._line = line
-            self.builder.source(*line)
+        if line == self._line:
+            return None
+        self.builder.source(*line)
+        return line
 
     @property
     def line(self) -> tuple[str, int]:
@@ -279,12 +291,14 @@ class Tracer:
 
     # -- access patterns --------------------------------------------------------------------------------
     def read(self, tensor: Any) -> Any:
-        """The builder's access pattern of a view."""
+        """A view in the form that `emit` takes: itself, or the builder's access pattern of it."""
         if type(tensor) is not NkiTensor:
             tensor = self._as_tensor(tensor)
         storage = tensor._storage
         if storage.address is not None and self.pinned is not None:
             self.pinned.read(tensor, self.where)
+        if self._takes_views:
+            return tensor
         if (
             tensor.whole
             and tensor._counts is storage.shape
@@ -303,7 +317,7 @@ class Tracer:
             self.written.add(storage)
         elif storage.address is not None and self.pinned is not None:
             self.pinned.write(tensor, self.core, self.where)
-        return self._access(tensor)
+        return tensor if self._takes_views else self._access(tensor)
 
     def _as_tensor(self, value: Any) -> NkiTensor:
         inner = getattr(value, "as_nki_tensor", None)
