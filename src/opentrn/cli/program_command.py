@@ -16,7 +16,10 @@ import typer
 from opentrn.errors import ConfigurationError
 
 app = typer.Typer(
-    help="Print, verify, time and compare programs of NeuronCore instructions.", no_args_is_help=True
+    help="Print, verify, time and compare programs of NeuronCore instructions.",
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
 )
 
 SourceArgument = Annotated[str, typer.Argument(help="A program file (bytes or text), or lib:NAME.")]

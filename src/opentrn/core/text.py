@@ -505,4 +505,12 @@ class _Parser:
 
 def parse_program(text: str) -> Program:
     """Raises CorruptFileError naming the line where the text cannot be read."""
-    return Program(ProgramBase.assemble(_Parser().parse(text)))
+    parser = _Parser()
+    try:
+        tables = parser.parse(text)
+    except (ValueError, IndexError, OverflowError, RecursionError):  # a number or a string that is none
+        raise parser.fail("a program") from None
+    try:
+        return Program(ProgramBase.assemble(tables))
+    except (TypeError, RuntimeError) as error:  # a number that no field of a program can hold
+        raise CorruptFileError(f"the program text holds an impossible number: {error}") from None
