@@ -66,10 +66,21 @@ struct Reader {
     if (n >= limit || n < (none ? -1 : 0)) corrupt("an index outside its table");
     return n;
   }
-  std::string text() {
+  std::string raw() {
     const i64 n = count();
     std::string s = in.substr(at, n);
     at += n;
+    return s;
+  }
+  std::string text() {
+    std::string s = raw();
+    for (std::size_t i = 0; i < s.size();) {  // UTF-8
+      const u8 c = u8(s[i++]);
+      int more = c < 0x80 ? 0 : c >> 5 == 6 ? 1 : c >> 4 == 14 ? 2 : c >> 3 == 30 ? 3 : -1;
+      if (more < 0) corrupt("a name that is no text");
+      for (; more; --more, ++i)
+        if (i >= s.size() || (u8(s[i]) & 0xc0) != 0x80) corrupt("a name that is no text");
+    }
     return s;
   }
 };
@@ -287,7 +298,7 @@ Program Program::from_bytes(const std::string& bytes) {
     if (b.byte < -1 || b.byte > (i64(1) << 32) || b.copies < 1) r.corrupt("an impossible address");
     b.shape.resize(r.count());
     for (i32& s : b.shape) s = i32(r.below(e, false));
-    const std::string data = r.text();
+    const std::string data = r.raw();
     b.data.assign(data.begin(), data.end());
   }
   const i64 accesses = r.count();
