@@ -24,12 +24,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "nki"))
 
+import opentrn.nki  # isort: skip
 import nki.isa as nisa
 import nki.language as nl
 import oracle
 
 import nki
-import opentrn.nki
 from opentrn.nki import engine_hook
 
 

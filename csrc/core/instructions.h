@@ -79,8 +79,9 @@ class Accumulator {
   X(move_instruction)                                                                                        \
   X(pointwise_instruction)                                                                                   \
   X(reduce_instruction)                                                                                      \
-  X(select_instruction) X(search_instruction) X(matmul_instruction) X(dma_instruction) X(random_instruction) \
-      X(gather_instruction) X(control_instruction) X(mx_instruction)
+  X(select_instruction)                                                                                      \
+  X(search_instruction) X(matmul_instruction) X(dma_instruction) X(random_instruction) X(gather_instruction) \
+      X(control_instruction) X(mx_instruction)
 #define X(name) void name(Call& c);
 CORE_ROUTINES(X)
 #undef X
