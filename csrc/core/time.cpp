@@ -14,14 +14,14 @@ constexpr i64 streaming_bytes = 256;  // rows longer than the pipeline of an eng
 // When the operands of an instruction of `engine` are ready.
 Walker::Need Walker::need(const TimeInstruction& t, u8 engine) {
   Need n;
+  find_ranges(t);
   if (plan.explicit_order) return n;  // semaphores say when
   auto raise = [&](i64 when, int cause, i32 producer, i32 event) {
     if (when > n.ready) n = {when, cause, producer, event};
   };
   for (i32 k = t.first_operand; k < t.last_operand; ++k) {
     const Operand& o = tables.operands[k];
-    i32 first, last;
-    range_of(o, first, last);
+    const auto [first, last] = ranges[k - t.first_operand];
     // a result that is both read and overwritten counts as waiting for data
     // On one engine a long row follows its producer element by element; a short result (a reduction) is waited for.
     const bool follows = o.high - o.low >= streaming_bytes;
@@ -43,8 +43,7 @@ void Walker::touch(const TimeInstruction& t, i32 instruction, u8 engine, i64 rea
                    i64 streamed) {
   for (i32 k = t.first_operand; k < t.last_operand; ++k) {
     const Operand& o = tables.operands[k];
-    i32 first, last;
-    range_of(o, first, last);
+    const auto [first, last] = ranges[k - t.first_operand];
     if (o.write)
       each_chunk(o, first, last, [&](Chunk& c) {
         c.written = visible;

@@ -184,6 +184,14 @@ struct Walker {
     last = m.first + m.chunk_of[std::clamp<i64>((byte + o.high - 1) / m.granule, 0, top)];
   }
 
+  // Chunk ranges of the operands of the instruction being walked: `need` finds them, `touch` uses them again.
+  std::vector<std::pair<i32, i32>> ranges;
+  void find_ranges(const TimeInstruction& t) {
+    ranges.resize(t.last_operand - t.first_operand);
+    for (i32 k = t.first_operand; k < t.last_operand; ++k)
+      range_of(tables.operands[k], ranges[k - t.first_operand].first, ranges[k - t.first_operand].second);
+  }
+
   template <class F>
   void each_chunk(const Operand& o, i32 first, i32 last, F&& f) {
     if (groups == 1) {

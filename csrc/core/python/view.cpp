@@ -134,8 +134,7 @@ py::object pattern(py::handle view, py::handle pairs, py::handle offset_object, 
         counts[d] < 1 || steps[d] < 0)
       return py::none();
     if (on_chip && d == 0) {
-      if (counts[0] > 1 && steps[0] != width) return py::none();
-      steps[0] = width;
+      if (steps[0] != width) return py::none();
     } else
       inside += steps[d] * (counts[d] - 1);
     last += steps[d] * (counts[d] - 1);
