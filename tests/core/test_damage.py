@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from opentrn.core import Program, time
+from opentrn.core.library.fused import rmsnorm_matmul_silu_program
 from opentrn.core.library.matmul import matmul_program
-from opentrn.core.library.rows import softmax_program
 from opentrn.errors import CorruptFileError, OpenTRNError
 
 SYMBOLS = {"M": 256, "N": 512, "K": 256}
-PROGRAMS: dict[str, Callable[[], Program]] = {"matmul": matmul_program, "softmax": softmax_program}
+PROGRAMS: dict[str, Callable[[], Program]] = {"matmul": matmul_program, "fused": rmsnorm_matmul_silu_program}
 
 
 def sealed(body: bytes, magic: bytes) -> bytes:
