@@ -3,9 +3,8 @@
     python -m benchmarks.core_exec --json
     {"ratio_bf16": ..., "ratio_fp32": ..., "ratio_fused": ...}
 
-ratio_bf16 and ratio_fp32: a tiled 2048^3 matmul program against fp32 torch.mm; ratio_fused: RMSNorm +
-matmul + SiLU in
-fp32 against the same in eager PyTorch. Best of several runs, interleaved.
+ratio_bf16 and ratio_fp32: a tiled 2048^3 matmul program against fp32 torch.mm; ratio_fused: RMSNorm + matmul
++ SiLU in fp32 against the same in eager PyTorch. Best of several runs, interleaved.
 """
 
 from __future__ import annotations

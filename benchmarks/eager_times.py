@@ -2,9 +2,9 @@
 
     python -m benchmarks.eager_times [--json]
 
-Shapes are those of Qwen3-32B at sequence 4096, of one new token, and of small tensors. `floor` is the
-larger of the
-array's and the memory's least time; `host ms` is what timing the program for the first time costs this host.
+Shapes are those of Qwen3-32B at sequence 4096, of one new token, and of small tensors. `floor` is the larger
+of the array's and the memory's least time; `host ms` is what timing the program for the first time costs this
+host.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Random chains of view, in-place and out= operations do on the device what they do on the CPU (hypothesis).
 
-A chain works on a handful of tensors that alias one another; after it every tensor has CPU's values,
-strides, offset
-and storage relations, and the allocator's counters return to where they were.
+A chain works on a handful of tensors that alias one another; after it every tensor has CPU's values, strides,
+offset and storage relations, and the allocator's counters return to where they were.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# dimension -> (base unit, {unit: factor to the base unit}).
-# "count", "counts", "ratio" and "text" carry no unit in the files.
+# dimension -> (base unit, {unit: factor to the base unit}). "count", "counts", "ratio" and "text" carry no
+# unit in the files.
 DIMENSIONS: dict[str, tuple[str, dict[str, float]]] = {
     "frequency": ("GHz", {"GHz": 1.0, "MHz": 1e-3}),
     "bytes": ("B", {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}),

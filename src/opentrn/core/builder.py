@@ -19,8 +19,8 @@ Index = Any  # int or Expr
 class Builder(BuilderBase):
     """Creates tensors, access patterns, instructions and loops; `finish()` places tensors and verifies.
 
-    chip: a chip of NeuronCores; cores: physical cores of the logical core (1 or 2).
-    Errors are those of opentrn.errors and name the instruction, the limit and the source line set last.
+    chip: a chip of NeuronCores; cores: physical cores of the logical core (1 or 2). Errors are those of
+    opentrn.errors and name the instruction, the limit and the source line set last.
     """
 
     def __init__(self, chip: str = DEFAULT_CHIP, cores: int = 1, name: str = "program") -> None:

@@ -139,9 +139,8 @@ def time(
 ) -> Timing:
     """Simulates when every instruction runs; values are not needed.
 
-    extrapolate: loops whose relative state repeats are not walked to their end. record: keep every
-    interval and
-    the critical path (walks everything). registers: assumed values of registers loaded from memory, and
+    extrapolate: loops whose relative state repeats are not walked to their end. record: keep every interval
+    and the critical path (walks everything). registers: assumed values of registers loaded from memory, and
     "while NAME" → passes of a while loop. limit: instructions after which a program counts as endless.
     """
     raw: dict[str, Any] = _C.time(

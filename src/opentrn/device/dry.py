@@ -1,11 +1,9 @@
 """Dry runs: shapes, memory and the virtual clock, without data.
 
-Inside `dry_run()` large tensors of the device are *unbacked*: an address range and a shape. Operators on
-them infer
-shapes, allocate and advance the clock (csrc/device/dry.h). This module is the Python side: the clock that
-a script reads,
-host tensors whose initialisation is skipped, weight files whose bytes are not read, and the ledger of
-stand-ins.
+Inside `dry_run()` large tensors of the device are *unbacked*: an address range and a shape. Operators on them
+infer shapes, allocate and advance the clock (csrc/device/dry.h). This module is the Python side: the clock
+that a script reads, host tensors whose initialisation is skipped, weight files whose bytes are not read, and
+the ledger of stand-ins.
 """
 
 from __future__ import annotations

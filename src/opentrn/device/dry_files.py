@@ -1,8 +1,8 @@
 """Weight files in a dry run: opened for names and shapes, their large tensors never read, and never written.
 
 Loading: safetensors maps its file and a copy to an unbacked tensor reads nothing, so it needs no change.
-`torch.load` is
-made to map its file too. Distributed checkpoints skip large pieces. Saving values that do not exist raises.
+`torch.load` is made to map its file too. Distributed checkpoints skip large pieces. Saving values that do not
+exist raises.
 """
 
 from __future__ import annotations

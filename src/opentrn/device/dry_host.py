@@ -1,12 +1,9 @@
 """Large host tensors in a dry run: their memory is reserved and never touched.
 
 A script that builds a 32-billion-parameter model on the CPU would fill 64 GB before it moves the first
-tensor. In a dry
-run, what fills, initialises or computes large floating-point host tensors is skipped: `torch.empty` maps
-its pages lazily,
-so a tensor nobody writes costs no memory. Reading one is safe and gives zeros. Integers and booleans,
-small tensors and
-everything with gradients on the host are computed as always.
+tensor. In a dry run, what fills, initialises or computes large floating-point host tensors is skipped:
+`torch.empty` maps its pages lazily, so a tensor nobody writes costs no memory. Reading one is safe and gives
+zeros. Integers and booleans, small tensors and everything with gradients on the host are computed as always.
 """
 
 from __future__ import annotations
@@ -178,9 +175,9 @@ def note(name: str, rule: str) -> None:
 
 
 def untouched(sizes: Iterable[int], strides: Iterable[int], dtype: torch.dtype) -> torch.Tensor:
-    """A host tensor in memory that nothing has written, so that it takes no pages. Reads as zeros where
-    the system gave
-    the pages, as whatever was there where the process reuses them."""
+    """A host tensor in memory that nothing has written, so that it takes no pages. Reads as zeros where the
+    system gave the pages, as whatever was there where the process reuses them.
+    """
     return torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device="cpu")
 
 

@@ -13,8 +13,7 @@ def resolve(device: Any, *, optional: bool = False) -> int:
     """The index of `device`: an int, "neuron", "neuron:1", a torch.device, an object with `.device`.
 
     optional: None and negative indices mean the current device. Raises ValueError for another device type,
-    and
-    RuntimeError for an index that the attached machine does not have.
+    and RuntimeError for an index that the attached machine does not have.
     """
     if device is None and optional:
         return _C.current_device()

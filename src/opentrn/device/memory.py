@@ -224,8 +224,7 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     return "\n".join(out) + "\n"
 
 
-# ---- Snapshots
-# --------------------------------------------------------------------------------------------------
+# ---- Snapshots ---------------------------------------------------------------------------------------------
 
 
 def _record_memory_history(

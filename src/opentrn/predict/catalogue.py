@@ -1,6 +1,6 @@
-"""Models by name, and configurations by path. A model file holds the published config.json, its address
-and the published
-number of parameters."""
+"""Models by name, and configurations by path. A model file holds the published config.json, its address and
+the published number of parameters.
+"""
 
 from __future__ import annotations
 

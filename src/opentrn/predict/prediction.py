@@ -24,9 +24,8 @@ from opentrn.trace.shortage import Shortage, WatchingSource
 class Prediction:
     """The answer. Figures of `summary` are of one logical core; `shortage` is None where the plan fits.
 
-    parameters: counted; published: by the model's card, None where unknown. fixes: changes that were
-    tried, each with
-    its outcome.
+    parameters: counted; published: by the model's card, None where unknown. fixes: changes that were tried,
+    each with its outcome.
     """
 
     plan: Plan
@@ -87,8 +86,8 @@ class Prediction:
 def predict(plan: Plan, *, suggest: bool = True) -> Prediction:
     """Runs the plan dry. Not fitting is an answer, not an error.
 
-    suggest: also try what could make it fit, each by a dry run of its own.
-    Raises ConfigurationError for unknown models, contradictory configurations and impossible plans.
+    suggest: also try what could make it fit, each by a dry run of its own. Raises ConfigurationError for
+    unknown models, contradictory configurations and impossible plans.
     """
     model = catalogue.find(plan.model)
     catalogue.check(model.config, model.source)

@@ -136,8 +136,7 @@ class Session:
         names, sums = self._recorder.module_names(), self._recorder.module_ns
         return {names[i - 1] if i else "": int(sums[i]) for i in range(len(sums)) if sums[i]}
 
-    # -- labels for memory
-    # -------------------------------------------------------------------------------------------
+    # ---- labels for memory ---------------------------------------------------------------------------------
 
     def _learn_model(self, model: nn.Module) -> None:
         for parameter in model.parameters():

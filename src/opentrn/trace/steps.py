@@ -99,8 +99,7 @@ class StepRecorder:
         self._kind = "optimizer"
         self._optimizer_calls = 0
 
-    # -- what the module observer reports
-    # ---------------------------------------------------------------------------
+    # ---- what the module observer reports ------------------------------------------------------------------
 
     def module_called(self, module: nn.Module) -> None:
         """An outermost module call begins.
@@ -135,8 +134,7 @@ class StepRecorder:
         if index.dim():
             segment.sequence[key] = max(segment.sequence.get(key, 0), index.shape[-1])
 
-    # -- boundaries
-    # --------------------------------------------------------------------------------------------------
+    # ---- boundaries ----------------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Hooks optimizers and the gradient scaler."""
@@ -219,8 +217,7 @@ class StepRecorder:
         start = self._first_call or self._run_start
         return self._step(start, self._read(), self._run, "span", index=0)
 
-    # -- the open step
-    # -----------------------------------------------------------------------------------------------
+    # ---- the open step -------------------------------------------------------------------------------------
 
     def _merge(self) -> None:
         """What was gathered since the last mark becomes part of the open step."""

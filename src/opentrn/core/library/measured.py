@@ -1,8 +1,7 @@
 """Kernels with a published duration, written out as programs: how far the timing model is from the chip.
 
-`python -m opentrn.core.library.measured` (or `opentrn program kernels`) prints the signed error of each.
-Only the
-order of instructions and the tile sizes matter here; values are not checked.
+`python -m opentrn.core.library.measured` (or `opentrn program kernels`) prints the signed error of each. Only
+the order of instructions and the tile sizes matter here; values are not checked.
 """
 
 from __future__ import annotations
@@ -409,9 +408,8 @@ def median_error(role: str | None = None, family: str | None = None) -> float:
     )
 
 
-# Versions whose durations differ by less are no order: the three compute-bound versions of the
-# optimisation tutorial were
-# measured within 0.8 % of each other.
+# Versions whose durations differ by less are no order: the three compute-bound versions of the optimisation
+# tutorial were measured within 0.8 % of each other.
 TIE = 0.03
 
 

@@ -2,9 +2,8 @@
 
 ``--opentrn-plan FILE`` is a JSON object: results (file), current (file that holds the case that runs),
 target, sample (cases per test file; 0: all), seed, timeout (processor seconds per case; 0: none), memory (GiB
-of address space; 0: unlimited), budget (processor seconds per file; 0: unlimited),
-large ("skip", "include" or "only": the cases that the suite itself skips in simulation, by name), done (cases
-with an outcome).
+of address space; 0: unlimited), budget (processor seconds per file; 0: unlimited), large ("skip", "include"
+or "only": the cases that the suite itself skips in simulation, by name), done (cases with an outcome).
 """
 
 from __future__ import annotations

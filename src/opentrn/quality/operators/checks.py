@@ -65,8 +65,8 @@ class Tally:
     """Samples of one operator, dtype and check, by verdict.
 
     undefined: equal but for bits that are random, never written or irreproducible on CPU. values: of a dry
-    run, where the answer depends on values by its nature. unsupported: a
-    listed exception. nan_payload: those of `passed` whose NaN payloads differ.
+    run, where the answer depends on values by its nature. unsupported: a listed exception. nan_payload: those
+    of `passed` whose NaN payloads differ.
     """
 
     operator: str
