@@ -256,6 +256,8 @@ class Oracle(Pointwise):
             packed = np.ascontiguousarray(scaled.astype(small)).view(np.uint32).reshape(rows, columns)
         self.write(dst.access, packed, raw=True)
         scale = self.read(dst_scale.access)
+        if len(scale) % 32 == 0:  # whole quadrants: the rows that hold no scale are zeroed
+            scale[np.arange(len(scale)) % 32 >= 4] = 0
         block = np.arange(rows // 8)
         scale[block * 8 // 32 * 32 + block % 4] = (exponent + 127).astype(np.uint8)
         self.write(dst_scale.access, scale, raw=True)

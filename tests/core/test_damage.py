@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from opentrn.core.library.rows import softmax_program
 
 from opentrn.core import Program, time
 from opentrn.core.library.fused import rmsnorm_matmul_silu_program

@@ -64,7 +64,7 @@ ELEMENT_OF = {
 }
 # NumPy finds the packed types by name, as it finds those of ml_dtypes: np.zeros(shape, nl.float8_e4m3fn_x4).
 for _name in ELEMENT_OF:
-    np.sctypeDict.setdefault(_name, TABLE[_name].numpy)
+    np.sctypeDict.setdefault(_name, TABLE[_name].numpy)  # type: ignore[arg-type]
 _ALIASES = {"bool_": "bool", "float8e4": "float8_e4m3", "float8e5": "float8_e5m2", "fp32": "float32"}
 _KNOWN: dict[Any, str] = {}
 

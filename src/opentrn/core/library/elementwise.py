@@ -244,7 +244,7 @@ def _load_scalars(
 ) -> dict[int, Callable[[Any], Value]]:
     """Scalar operands, each loaded once before the loops and repeated on every partition."""
     b = tiles.b
-    values = {}
+    values: dict[int, Callable[[Any], Value]] = {}
     for k, operand in loaded.items():
         if operand.layout != "scalar":
             continue

@@ -174,7 +174,7 @@ class Evaluation:
                 first, second, factor = self.value(tile), self.value(other), self.value(number)
                 assert isinstance(first, Value) and isinstance(second, Value)
                 if first.column or second.column:
-                    return self._two(op, self._two("multiply", first, factor), second, into)  # type: ignore[return-value]
+                    return self._two(op, self._two("multiply", first, factor), second, into)  # type: ignore[return-value, misc]
                 target = into if into is not None else self.tile()
                 self.load["vector"] += 2 / _VECTOR_GHZ
                 self.b.emit(
@@ -212,9 +212,9 @@ class Evaluation:
 
     def _call(self, name: str, arguments: list[Value | float], into: Any) -> Value:
         if name == "select":
-            return self._select(*arguments, into=into)
+            return self._select(*arguments, into=into)  # type: ignore[misc]
         if name in _TWO_TILES:
-            return self._two(name, *arguments, into=into)  # type: ignore[return-value]
+            return self._two(name, *arguments, into=into)  # type: ignore[return-value, misc]
         (only,) = arguments
         assert isinstance(only, Value)
         if name in _ONE_TILE:

@@ -6,6 +6,7 @@ counters say that the compiler put them. All are fp32 on one core of a trn1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from opentrn.core.builder import Builder
@@ -421,7 +422,7 @@ def layernorm(chip: str, fused: bool, rows: int = 4096, width: int = 8192) -> Pr
     return k.b.finish()
 
 
-BENCH_PROGRAMS = {
+BENCH_PROGRAMS: dict[str, Callable[..., Program]] = {
     "bench_transpose_matmul": bench_transpose_matmul,
     "bench_matmul": bench_matmul,
     "bench_bmm": bench_bmm,

@@ -48,6 +48,10 @@ class Rows:
         self.gains = [b.hbm(f"w{k}", (self.n,), dtype) for k, dtype in enumerate(gains)]
         self.gain_tiles = [self._load_gain(k) for k in range(len(gains))] if room else []
         self.count = 0
+        # [M, 1] tensors of what a forward pass hands to its backward pass, by name; sums over rows, of a
+        # backward pass.
+        self.statistics: dict[str, Any] = {}
+        self.sums: list[Any] = []
 
     def _load_gain(self, k: int) -> Any:
         tile = self.b.sbuf(f"w{k}", (TILE, self.room), self.gain_types[k])

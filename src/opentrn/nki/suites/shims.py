@@ -170,7 +170,7 @@ def _simulate_ranks(kernel_under_test: Any, ranks: int) -> list[dict[str, Any]]:
 
     import nki
 
-    given = kernel_under_test.kernel_input or {}
+    given: Any = kernel_under_test.kernel_input or {}
     per_rank = isinstance(given, PerRankLazyInputGenerator)
     calls = [
         {
