@@ -41,6 +41,7 @@ def test_parameters_are_the_published_number(name):
     assert sum(parameter.numel() for parameter in built.parameters()) == model.parameters
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_an_answer():
     prediction = predict(Plan("qwen3-8b", sequence=2048))
     assert prediction.shortage is not None
@@ -81,6 +82,7 @@ def test_where_it_runs_out(plan, phase):
         assert abs(short.layer - ((short.capacity - held) // 4 - table) // layer) <= 1
 
 
+@pytest.mark.slow
 def test_nothing_small_helps_a_large_model():
     prediction = predict(Plan("llama-3.1-405b", sequence=4096, steps=1))
     assert prediction.fixes and not prediction.fits
