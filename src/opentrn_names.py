@@ -10,7 +10,8 @@ import sys
 class _Names:
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name not in ("nki", "neuronxcc"):
+        # Once opentrn.nki is loaded, its own finder answers, and asks this one as any other.
+        if name not in ("nki", "neuronxcc") or "opentrn.nki" in sys.modules:
             return None
         sys.meta_path.remove(_Names)
         import importlib.util
