@@ -176,5 +176,5 @@ def operator_totals(source: DeviceSource) -> list[OperatorTotal]:
         modelled = [entry[key] - part for key, part in zip(sums, simulated, strict=True)]
         for kind, values in (("simulated", simulated), ("modelled", modelled)):
             if values[0]:
-                totals.append(OperatorTotal(name, kind, *values, operator_class=entry["class"]))
+                totals.append(OperatorTotal(name, kind, *values, entry["class"]))  # type: ignore[call-arg]
     return sorted(totals, key=lambda total: (-total.device_ns, -total.count, total.name))
