@@ -75,13 +75,12 @@ class Accumulator {
   ReduceCommand command_;
 };
 
-#define CORE_ROUTINES(X)                                                                                     \
-  X(move_instruction)                                                                                        \
-  X(pointwise_instruction)                                                                                   \
-  X(reduce_instruction)                                                                                      \
-  X(select_instruction)                                                                                      \
-  X(search_instruction) X(matmul_instruction) X(dma_instruction) X(random_instruction) X(gather_instruction) \
-      X(control_instruction) X(mx_instruction)
+// clang-format off: it never settles on a layout of such a list
+#define CORE_ROUTINES(X) \
+  X(move_instruction) X(pointwise_instruction) X(reduce_instruction) X(select_instruction) X(search_instruction) \
+  X(matmul_instruction) X(dma_instruction) X(random_instruction) X(gather_instruction) X(control_instruction) \
+  X(mx_instruction)
+// clang-format on
 #define X(name) void name(Call& c);
 CORE_ROUTINES(X)
 #undef X

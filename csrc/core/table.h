@@ -10,22 +10,20 @@
 
 namespace core {
 
-#define CORE_INSTRUCTIONS(X)                                                                                         \
-  X(tensor_begin)                                                                                                    \
-  X(memset)                                                                                                          \
-  X(iota)                                                                                                            \
-  X(tensor_copy)                                                                                                     \
-  X(tensor_copy_dynamic_src) X(tensor_copy_dynamic_dst) X(tensor_copy_predicated) X(tensor_tensor) X(tensor_scalar)  \
-      X(tensor_scalar_reduce) X(tensor_scalar_cumulative) X(scalar_tensor_tensor) X(tensor_tensor_scan)              \
-          X(tensor_reduce) X(tensor_partition_reduce) X(activation) X(activation_reduce) X(activate2) X(exponential) \
-              X(reciprocal) X(dropout) X(rng) X(rand2) X(set_rng_seed) X(rand_get_state) X(rand_set_state)           \
-                  X(select_reduce) X(range_select) X(affine_select) X(bn_stats) X(bn_aggr) X(max8) X(nc_find_index8) \
-                      X(nc_match_replace8) X(topk) X(nc_stream_shuffle) X(nc_transpose) X(nc_matmul) X(nc_matmul_mx) \
-                          X(quantize_mx) X(local_gather) X(nc_n_gather) X(nonzero_with_count) X(sequence_bounds)     \
-                              X(dma_copy) X(dma_transpose) X(dma_compute) X(sendrecv) X(core_barrier)                \
-                                  X(semaphore_signal) X(semaphore_wait) X(register_load) X(register_move)            \
-                                      X(register_store) X(device_print) X(rank_id) X(all_reduce) X(all_gather)       \
-                                          X(reduce_scatter) X(all_to_all) X(collective_permute)
+// clang-format off: it never settles on a layout of such a list
+#define CORE_INSTRUCTIONS(X) \
+  X(tensor_begin) X(memset) X(iota) X(tensor_copy) X(tensor_copy_dynamic_src) X(tensor_copy_dynamic_dst) \
+  X(tensor_copy_predicated) X(tensor_tensor) X(tensor_scalar) X(tensor_scalar_reduce) \
+  X(tensor_scalar_cumulative) X(scalar_tensor_tensor) X(tensor_tensor_scan) X(tensor_reduce) \
+  X(tensor_partition_reduce) X(activation) X(activation_reduce) X(activate2) X(exponential) X(reciprocal) \
+  X(dropout) X(rng) X(rand2) X(set_rng_seed) X(rand_get_state) X(rand_set_state) X(select_reduce) \
+  X(range_select) X(affine_select) X(bn_stats) X(bn_aggr) X(max8) X(nc_find_index8) X(nc_match_replace8) X(topk) \
+  X(nc_stream_shuffle) X(nc_transpose) X(nc_matmul) X(nc_matmul_mx) X(quantize_mx) X(local_gather) \
+  X(nc_n_gather) X(nonzero_with_count) X(sequence_bounds) X(dma_copy) X(dma_transpose) X(dma_compute) \
+  X(sendrecv) X(core_barrier) X(semaphore_signal) X(semaphore_wait) X(register_load) X(register_move) \
+  X(register_store) X(device_print) X(rank_id) X(all_reduce) X(all_gather) X(reduce_scatter) X(all_to_all) \
+  X(collective_permute)
+// clang-format on
 
 enum class Opcode : u16 {
 #define X(name) name,
