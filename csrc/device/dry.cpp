@@ -54,8 +54,6 @@ void check_may_stand_in(const OperatorTraits& traits) {
               "or make the tensor outside");
 }
 
-bool is_integer(at::ScalarType type) { return c10::isIntegralType(type, /*includeBool=*/true); }
-
 std::shared_ptr<Plan> plan_for(const c10::OperatorHandle& op, const OperatorTraits& traits, torch::jit::Stack& stack,
                                const Scan& scan, const HostKernel* kernel) {
   if (scan.hashable) {
@@ -126,18 +124,10 @@ class InferredCall {
   // An out= argument is overwritten, so it gets the operator's stand-in; anything else keeps what it has.
   void keep_or_fill(const at::Tensor& tensor, size_t position) {
     if (traits_.has_out) {
-      fill(tensor, position);
+      write_stand_in(traits_, position, index_extent(), tensor);
     } else {
-      note_stand_in(traits_, "written integers and flags keep their values");
+      note_kept_values(traits_);
     }
-  }
-
-  // Writes the stand-in of result `index` into the bytes of `tensor`.
-  void fill(const at::Tensor& tensor, size_t index) {
-    const OpenedBytes bytes(tensor);
-    const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
-    at::Tensor host = host_alias(tensor);
-    note_stand_in(traits_, fill_stand_in(traits_, index, index_extent(), host));
   }
 
   // A copy to the host of something without bytes: zeros, up to a size at which filling would cost real time.
@@ -182,7 +172,7 @@ class InferredCall {
     const bool stand_in = mode() && is_integer(geometry.type) && gets_bytes(geometry.storage_bytes, geometry.type);
     c10::Storage storage = new_storage(geometry.storage_bytes, device_, stand_in || geometry.storage_bytes == 0);
     at::Tensor made = tensor_in(std::move(storage), geometry, geometry.offset);
-    if (stand_in && geometry.storage_bytes > 0) fill(made, index);
+    if (stand_in && geometry.storage_bytes > 0) write_stand_in(traits_, index, index_extent(), made);
     return made;
   }
 
@@ -322,6 +312,17 @@ at::Scalar stand_in_scalar(const at::TensorBase& tensor) {
   }
   note_stand_in(reading, "read by the host: 1.0");
   return 1.0;
+}
+
+void write_stand_in(const OperatorTraits& traits, size_t index, int64_t extent, const at::Tensor& tensor) {
+  const OpenedBytes bytes(tensor);
+  const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  at::Tensor host = host_alias(tensor);
+  note_stand_in(traits, fill_stand_in(traits, index, extent, host));
+}
+
+void note_kept_values(const OperatorTraits& traits) {
+  note_stand_in(traits, "written integers and flags keep their values");
 }
 
 void note_stand_in(const OperatorTraits& traits, const char* rule) {

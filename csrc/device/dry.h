@@ -44,6 +44,13 @@ struct StandIn {
   int64_t count = 0;
 };
 void note_stand_in(const OperatorTraits& traits, const char* rule);
+
+// Integers and booleans: masks, positions and routing, which keep values where floats lose them.
+inline bool is_integer(at::ScalarType type) { return c10::isIntegralType(type, /*includeBool=*/true); }
+// Writes the stand-in of result `index` into the bytes of `tensor`, and notes it; `extent`: see fill_stand_in.
+void write_stand_in(const OperatorTraits& traits, size_t index, int64_t extent, const at::Tensor& tensor);
+// Notes that integers which would have been written keep what they have.
+void note_kept_values(const OperatorTraits& traits);
 std::vector<StandIn> ledger();
 void clear_ledger();
 

@@ -11,18 +11,10 @@
 #include "device/host_call.h"
 #include "device/operators.h"
 #include "device/signature.h"
-#include "device/stand_in.h"
 
 namespace py = pybind11;
 
 namespace opentrn::device {
-namespace {
-
-constexpr c10::DispatchKeySet kAutograd = c10::autograd_dispatch_keyset_with_ADInplaceOrView;
-
-bool is_integer(at::ScalarType type) { return c10::isIntegralType(type, /*includeBool=*/true); }
-
-}  // namespace
 
 ProgramCall::ProgramCall(const std::string& name, c10::DeviceIndex device, std::vector<at::Tensor> arguments)
     : traits_(traits_by_name(name, timeline::OperatorClass::kProgram)),
@@ -71,24 +63,19 @@ at::Tensor ProgramCall::give(at::Tensor host) {
 
 at::Tensor ProgramCall::give_inferred(c10::IntArrayRef sizes, at::ScalarType type) {
   const size_t bytes = c10::multiply_integers(sizes) * c10::elementSize(type);
-  const bool stand_in = is_integer(type) && dry::gets_bytes(bytes, type);
+  const bool stand_in = dry::is_integer(type) && dry::gets_bytes(bytes, type);
   auto impl = c10::make_intrusive<c10::TensorImpl>(new_storage(bytes, device_, stand_in || bytes == 0),
                                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                                    c10::scalarTypeToTypeMeta(type));
   impl->set_sizes_contiguous(sizes);
   results_.emplace_back(std::move(impl));
-  if (stand_in && bytes) {
-    const OpenedBytes opened(results_.back());
-    const c10::impl::ExcludeDispatchKeyGuard below(kAutograd);
-    at::Tensor host = host_alias(results_.back());
-    dry::note_stand_in(traits_, dry::fill_stand_in(traits_, results_.size() - 1, 1, host));
-  }
+  if (stand_in && bytes) dry::write_stand_in(traits_, results_.size() - 1, 1, results_.back());
   return results_.back();
 }
 
 void ProgramCall::write_inferred(const at::Tensor& argument) {
-  if (is_integer(argument.scalar_type())) {
-    dry::note_stand_in(traits_, "written integers and flags keep their values");
+  if (dry::is_integer(argument.scalar_type())) {
+    dry::note_kept_values(traits_);
   } else {
     drop_bytes(argument.storage().unsafeGetStorageImpl());
   }

@@ -6,7 +6,6 @@ import contextlib
 import os
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from opentrn.distributed import group
@@ -50,7 +49,6 @@ class fake_world:
                 "this process is already part of a world",
                 cure="destroy_process_group() first, or leave the fake world",
             )
-        torch.neuron.init()
         _active = self
         values = {
             "RANK": self.rank,
