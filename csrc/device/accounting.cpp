@@ -1,6 +1,7 @@
 #include "device/accounting.h"
 
 #include "device/alias.h"
+#include "device/cost_memo.h"
 #include "device/simulated.h"
 #include "device/trace.h"
 
@@ -37,18 +38,22 @@ void count(Device& device, OperatorTraits& traits, const timeline::OperatorCost&
   }
 }
 
+// Nowhere to keep the cost of work that no tensor tells.
+timeline::KnownCost* place_of_cost(const Ran& ran, const timeline::Work* given) {
+  if (ran.known) return ran.known;
+  return given ? nullptr : &known_cost(ran);
+}
+
 timeline::OperatorCost cost_of(const timeline::Machine& machine, const Ran& ran, const timeline::Work* given) {
+  timeline::KnownCost* known = place_of_cost(ran, given);
   const int64_t generation = timeline::programs::generation();
-  if (ran.cost_generation && *ran.cost_generation == generation) return *ran.cost;
+  if (known && known->generation == generation) return known->cost;
   const timeline::Work work = given ? *given : describe_work(*ran.traits, ran.inputs, ran.arguments, ran.outputs);
   const std::optional<double> program =
       timeline::programs::enabled() ? simulated_ns(ran, work) : std::optional<double>();
   const timeline::OperatorCost cost =
       program ? timeline::simulated_cost(machine, work, *program) : timeline::modelled_cost(machine, work);
-  if (ran.cost_generation) {
-    *ran.cost = cost;
-    *ran.cost_generation = generation;
-  }
+  if (known) *known = {cost, generation};
   return cost;
 }
 
@@ -92,7 +97,9 @@ void account_copy(OperatorTraits& traits, c10::DeviceIndex device, TensorRefs in
     work.from_host = from_host;
   }
   if (from_host) mark_category(target, memory::Category::kInput);
-  account({&traits, device, inputs, {}, {}}, &work);
+  Ran ran{&traits, device, inputs, {}, {}};
+  ran.known = &known_cost(ran);  // the tensors tell this work, if not as other operators' do
+  account(ran, &work);
   if (to_host) synchronize_host(device);
 }
 

@@ -4,6 +4,7 @@
 #include "device/context.h"
 #include "device/traits.h"
 #include "device/work.h"
+#include "timeline/programs.h"
 
 namespace opentrn::device {
 
@@ -13,10 +14,8 @@ struct Ran {
   TensorRefs inputs;
   c10::ArrayRef<uint8_t> arguments;  // which argument gave each input
   TensorRefs outputs;                // fresh results
-  // A cost worked out before for the same signature, and for which machine and programs (`costs_generation`); filled
-  // where that is another one.
-  timeline::OperatorCost* cost = nullptr;
-  int64_t* cost_generation = nullptr;
+  // Where the cost of calls like this one is kept; filled where it is of another generation.
+  timeline::KnownCost* known = nullptr;
   bool causal = false;  // attention
 };
 

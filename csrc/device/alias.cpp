@@ -1,5 +1,6 @@
 #include "device/alias.h"
 
+#include <c10/core/InferenceMode.h>
 #include <c10/core/TensorImpl.h>
 
 namespace opentrn::device {
@@ -25,7 +26,35 @@ c10::Storage host_storage(const at::TensorBase& tensor) {
                       c10::DataPtr(bytes, c10::Device(c10::DeviceType::CPU)), nullptr, false);
 }
 
+// Nothing but a geometry over a storage: no conjugate or negative bit, no wrapped number, no trace of a use in Python.
+bool is_plain(const c10::TensorImpl& impl) {
+  return (impl.key_set() & kBits).empty() && !impl.is_python_dispatch() && !impl.autograd_meta() &&
+         !impl.is_wrapped_number() && !impl.pyobj_slot()->load_pyobj();
+}
+
+bool is_alias_of(const at::Tensor& alias, const at::TensorBase& tensor, const c10::StorageImpl* host) {
+  return alias.defined() && alias.storage().unsafeGetStorageImpl() == host && alias.dtype() == tensor.dtype() &&
+         alias.storage_offset() == tensor.storage_offset() && alias.sizes() == tensor.sizes() &&
+         alias.strides() == tensor.strides() && alias.is_inference() == c10::InferenceMode::is_enabled() &&
+         !tensor.is_conj() && !tensor.is_neg() && !tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+// A kept alias of the same geometry, or nothing.
+at::Tensor spare_alias(const at::TensorBase& tensor) {
+  Allocation* allocation = allocation_of(tensor.storage().unsafeGetStorageImpl());
+  if (!allocation) return {};
+  at::Tensor alias = allocation->spare_alias.take();
+  return is_alias_of(alias, tensor, allocation->host.get()) ? alias : at::Tensor();
+}
+
 }  // namespace
+
+void keep_alias(const at::TensorBase& tensor, at::Tensor&& alias) {
+  // Whoever else holds it, may look at it later.
+  if (!alias.defined() || alias.use_count() != 1 || !is_plain(*alias.unsafeGetTensorImpl())) return;
+  Allocation* allocation = allocation_of(tensor.storage().unsafeGetStorageImpl());
+  if (allocation && allocation->backed) allocation->spare_alias.put(std::move(alias));
+}
 
 at::Tensor host_alias(const at::TensorBase& tensor) {
   TORCH_CHECK(
@@ -35,6 +64,7 @@ at::Tensor host_alias(const at::TensorBase& tensor) {
       : tensor.is_nested()  ? "nested"
                             : "sparse",
       "\n  what to do: convert it on the host (.to_dense(), .dequantize(), .cpu()) before it reaches the device");
+  if (at::Tensor spare = spare_alias(tensor); spare.defined()) return spare;
   auto impl = c10::make_intrusive<c10::TensorImpl>(host_storage(tensor), c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                    tensor.dtype());
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());

@@ -12,6 +12,8 @@ inline bool is_neuron(const at::TensorBase& tensor) { return tensor.device().typ
 // A CPU tensor with the storage bytes, sizes, strides, offset, conjugate and negative bits of `tensor`.
 // Raises for sparse, quantised and nested tensors. The alias must not outlive the operator.
 at::Tensor host_alias(const at::TensorBase& tensor);
+// Gives an alias back after use: the next host_alias() of the same geometry takes it instead of making one.
+void keep_alias(const at::TensorBase& tensor, at::Tensor&& alias);
 
 // A device tensor around `host`'s metadata, in `storage`.
 at::Tensor device_tensor(c10::Storage storage, const at::TensorBase& host);

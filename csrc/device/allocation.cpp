@@ -18,7 +18,7 @@ namespace {
 
 bool guarding = false;
 FrameName frame_name = nullptr;
-thread_local memory::Origin this_origin;
+constinit thread_local memory::Origin this_origin;
 
 // ---- Guarded host memory: whole pages, closed outside operators --------------------------------------------------
 
@@ -158,7 +158,7 @@ c10::Storage adopt_storage(c10::Storage host, c10::DeviceIndex device) {
     return storage;
   }
   memory::Block* block = new_block(bytes, device);
-  return wrap(block, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(host.unsafeGetStorageImpl()), bytes, device,
+  return wrap(block, c10::intrusive_ptr<c10::StorageImpl>::reclaim(host.unsafeReleaseStorageImpl()), bytes, device,
               true);
 }
 
@@ -196,6 +196,7 @@ void drop_bytes(c10::StorageImpl* storage) {
   Allocation* allocation = allocation_of(storage);
   if (!allocation || !allocation->backed) return;
   allocation->host = new_host_storage(storage->nbytes(), false);
+  allocation->spare_alias.take();  // it holds the bytes
   allocation->backed = false;
   allocation->guarded = false;
   dry::count_unbacked(1);

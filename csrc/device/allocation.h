@@ -4,6 +4,7 @@
 // work in place on device memory; its context is an `Allocation`. An unbacked storage (dry runs) has no bytes.
 #pragma once
 
+#include <atomic>
 #include <string>
 
 #include <ATen/Tensor.h>
@@ -14,12 +15,32 @@
 
 namespace opentrn::device {
 
+// The host alias of a storage, kept from one operator for the next: most tensors are read again as they were read
+// before, and a new alias costs a tenth of a small operator. Threads may take and put at the same time.
+class SpareAlias {
+ public:
+  SpareAlias() = default;
+  SpareAlias(const SpareAlias&) = delete;
+  ~SpareAlias() { take(); }
+  // Undefined if there is none.
+  at::Tensor take() { return reclaim(spare_.exchange(nothing(), std::memory_order_acq_rel)); }
+  void put(at::Tensor&& alias) { reclaim(spare_.exchange(alias.unsafeReleaseTensorImpl(), std::memory_order_acq_rel)); }
+
+ private:
+  static c10::TensorImpl* nothing() { return c10::UndefinedTensorImpl::singleton(); }
+  static at::Tensor reclaim(c10::TensorImpl* alias) {
+    return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(alias));
+  }
+  std::atomic<c10::TensorImpl*> spare_{nothing()};
+};
+
 struct Allocation {
   c10::intrusive_ptr<c10::StorageImpl> host;
   memory::Block* block = nullptr;  // null for zero bytes
   c10::DeviceIndex device = 0;
   bool backed = true;
   bool guarded = false;
+  SpareAlias spare_alias;
 };
 
 // The allocation of a storage, or null where someone else made its data pointer (DLPack, from_blob).

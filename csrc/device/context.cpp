@@ -7,8 +7,9 @@
 namespace opentrn::device {
 namespace {
 
-thread_local c10::DeviceIndex this_device = 0;
-thread_local std::vector<int64_t> this_streams;
+constinit thread_local c10::DeviceIndex this_device = 0;
+// One for every index there can be: an array needs no initialiser, which would be asked for at each access.
+constinit thread_local std::array<int64_t, 128> this_streams{};
 
 }  // namespace
 
@@ -68,12 +69,10 @@ void set_current_device(c10::DeviceIndex index) {
   this_device = index;
 }
 
-int64_t current_stream(c10::DeviceIndex index) {
-  return static_cast<size_t>(index) < this_streams.size() ? this_streams[index] : 0;
-}
+int64_t current_stream(c10::DeviceIndex index) { return index < 0 ? 0 : this_streams[index]; }
 
 void set_current_stream(c10::DeviceIndex index, int64_t stream) {
-  if (static_cast<size_t>(index) >= this_streams.size()) this_streams.resize(index + 1, 0);
+  TORCH_CHECK(index >= 0, "opentrn: a stream needs the index of its device");
   this_streams[index] = stream;
 }
 

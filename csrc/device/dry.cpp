@@ -210,7 +210,7 @@ class InferredCall {
       return;
     }
     const bool causal = traits_.causal_argument >= 0 && argument(traits_.causal_argument).toBool();
-    account({&traits_, device_, inputs, arguments, outputs, &plan_.cost, &plan_.cost_generation, causal});
+    account({&traits_, device_, inputs, arguments, outputs, &plan_.cost, causal});
     if (traits_.synchronizes) synchronize_host(device_);
   }
 

@@ -12,13 +12,13 @@ namespace {
 constexpr c10::DispatchKeySet kAboveBackend =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 
-thread_local c10::DeviceIndex running = 0;
+constinit thread_local c10::DeviceIndex running = 0;
 
 }  // namespace
 
 void enter_operator() {
   Context::get().ensure();
-  thread_local bool single_threaded_backward = false;
+  constinit thread_local bool single_threaded_backward = false;
   if (C10_UNLIKELY(!single_threaded_backward)) {
     single_threaded_backward = true;
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
@@ -60,6 +60,9 @@ HostCall::~HostCall() {
       follow_written();
     } catch (...) {  // already unwinding; the first error is the one to report
     }
+  }
+  for (Argument& argument : arguments_) {
+    if (argument.alias.defined()) keep_alias(argument.original, std::move(argument.alias));
   }
 }
 
@@ -144,7 +147,7 @@ const c10::StorageImpl* HostCall::storage_of_host(const c10::StorageImpl* host) 
     }
   }
   for (const auto& [known, tensor] : fresh_) {
-    if (known == host) return tensor.storage().unsafeGetStorageImpl();
+    if (known == host) return tensor->storage().unsafeGetStorageImpl();
   }
   return nullptr;
 }
@@ -169,7 +172,7 @@ at::Tensor HostCall::give(at::Tensor&& result) {
     return device_tensor(c10::Storage(std::move(storage)), result);
   }
   at::Tensor fresh = to_device(std::move(result), device_);
-  fresh_.push_back({host, fresh});
+  fresh_.emplace_back(host, c10::MaybeOwned<at::Tensor>::borrowed(fresh));
   return fresh;
 }
 
@@ -181,12 +184,12 @@ void HostCall::finish() {
     inputs.push_back(&argument.original);
     numbers.push_back(argument.number);
   }
-  for (const auto& [host, tensor] : fresh_) outputs.push_back(&tensor);
+  for (const auto& [host, tensor] : fresh_) outputs.push_back(&*tensor);
   if (traits_.is_copy) {
     account_copy(traits_, device_, inputs);
     return;
   }
-  account({&traits_, device_, inputs, numbers, outputs, nullptr, nullptr, causal_});
+  account({&traits_, device_, inputs, numbers, outputs, nullptr, causal_});
   if (traits_.synchronizes) synchronize_host(device_);
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/Tensor.h>
 #include <ATen/core/List.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/MaybeOwned.h>
 #include <c10/util/SmallVector.h>
 
 #include "device/accounting.h"
@@ -57,7 +58,7 @@ class HostCall {
   void follow_written();
   // Attention whose scores above the diagonal do not count.
   void set_causal(bool causal) { causal_ = causal; }
-  // The device tensor for a result of the kernel.
+  // The device tensor for a result of the kernel, which the caller holds until finish().
   at::Tensor give(at::Tensor&& result);
   // Puts the operator on the clock. Call last.
   void finish();
@@ -86,7 +87,8 @@ class HostCall {
   bool causal_ = false;
   bool ran_ = false, followed_ = false;
   c10::SmallVector<Argument, 4> arguments_;
-  c10::SmallVector<std::pair<const c10::StorageImpl*, at::Tensor>, 3> fresh_;
+  // Results by the host storage they came in. Borrowed: whoever asked for them holds them until finish().
+  c10::SmallVector<std::pair<const c10::StorageImpl*, c10::MaybeOwned<at::Tensor>>, 3> fresh_;
 };
 
 }  // namespace opentrn::device

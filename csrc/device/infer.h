@@ -8,7 +8,7 @@
 
 #include "device/fallback.h"
 #include "device/signature.h"
-#include "timeline/cost.h"
+#include "timeline/programs.h"
 
 namespace opentrn::device::dry {
 
@@ -42,8 +42,7 @@ struct Plan {
   size_t fresh_bytes = 0;                         // of results that would be run for, by the backing rule
   bool fits_bytes = true;                         // every fresh result is small enough to have bytes
   const char* stands_in = nullptr;                // rule behind sizes or answers that no computation gave
-  timeline::OperatorCost cost;
-  int64_t cost_generation = -1;  // of the machine and its programs; see accounting.h
+  timeline::KnownCost cost;
 };
 
 // Infers on meta tensors; where PyTorch has no meta kernel, by running the CPU kernel on zeros, up to a size limit.

@@ -111,18 +111,27 @@ uint32_t signature_of(c10::ArrayRef<const at::TensorBase*> inputs, c10::ArrayRef
 
 // ---- Modules -----------------------------------------------------------------------------------------------------
 
+// What every operator asks for; the rest of the thread's state has constructors and costs more to reach.
+struct Innermost {
+  uint32_t module = 0;
+  bool inside = false;
+  Phase announced = kOutside;
+};
+constinit thread_local Innermost innermost;
+
 struct ModuleState {
   std::vector<uint32_t> stack{0};
   // Which module was current from which autograd sequence number on, in increasing order.
   std::vector<std::pair<uint64_t, uint32_t>> since;
-  Phase announced = kOutside;
 };
 thread_local ModuleState module_state;
 
 void note_module() {
+  innermost.module = module_state.stack.back();
+  innermost.inside = module_state.stack.size() > 1;
   auto& since = module_state.since;
   const uint64_t sequence = at::sequence_number::peek();
-  const uint32_t module = module_state.stack.back();
+  const uint32_t module = innermost.module;
   if (!since.empty() && since.back().first == sequence) {
     since.back().second = module;
   } else {
@@ -201,26 +210,26 @@ void exit_module() {
 }
 
 uint32_t current_module() {
-  if (module_state.stack.size() == 1) {  // outside every module: in backward the node knows
+  if (!innermost.inside) {  // outside every module: in backward the node knows
     if (auto node = torch::autograd::get_current_node()) return module_of_sequence(node->sequence_nr());
   }
-  return module_state.stack.back();
+  return innermost.module;
 }
 std::string module_name(uint32_t id) { return module_table().at(id); }
 
 Phase announce_phase(Phase phase) {
-  const Phase before = module_state.announced;
-  module_state.announced = phase;
+  const Phase before = innermost.announced;
+  innermost.announced = phase;
   return before;
 }
 
 Phase current_phase() {
-  if (module_state.announced != kOutside) return module_state.announced;
+  if (innermost.announced != kOutside) return innermost.announced;
   if (torch::autograd::get_current_node()) {
     // Checkpointing runs the forward again, with gradients on, inside a backward node.
     return at::GradMode::is_enabled() ? kRecompute : kBackward;
   }
-  return module_state.stack.size() > 1 ? kForward : kOutside;
+  return innermost.inside ? kForward : kOutside;
 }
 
 void set_capture_frame(CaptureFrame hook) { capture = hook; }

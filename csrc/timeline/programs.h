@@ -47,6 +47,12 @@ struct ProgramSignature {
   bool operator==(const ProgramSignature&) const = default;
 };
 
+// A cost worked out before, for the machine and the programs of that generation (`programs::generation()`).
+struct KnownCost {
+  OperatorCost cost;
+  int64_t generation = -1;
+};
+
 struct ProgramAnswer {
   double nanoseconds = -1;  // of the logical core; negative: there is no program
   bool exists() const { return nanoseconds >= 0; }
