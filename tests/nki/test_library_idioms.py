@@ -222,3 +222,21 @@ def test_cores_take_turns_at_their_writes_to_hbm():
     np.testing.assert_array_equal(nki.simulate(clear_then_store, check=False)[2](x), x)
     with pytest.raises(UndefinedBehaviourError, match="race"):
         nki.simulate(clear_then_store)[2](x)
+
+
+def store_half(x):
+    half = x.shape[0] // 2
+    tile = nl.ndarray((half, x.shape[1]), x.dtype, buffer=nl.sbuf)
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=tile, src=x[:half])
+    nisa.dma_copy(dst=out[:half], src=tile)
+    return out
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_what_a_suite_gets_is_zero_where_the_kernel_writes_nothing(dtype):
+    x = np.full((8, 16), 7, dtype)
+    expected = np.concatenate([x[:4], np.zeros((4, 16), dtype)])
+    np.testing.assert_array_equal(nki.cpu_simulate(store_half)[1](x), expected)
+    unwritten = nki.simulate(store_half, check=False)(x)[4:]
+    assert (np.isnan(unwritten) if dtype is np.float32 else unwritten == 4).all()

@@ -6,10 +6,13 @@ import json
 import os
 from pathlib import Path
 
+import nki.language as nl
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from opentrn.errors import ConfigurationError
+from opentrn.nki.suites.shims import as_output
 from opentrn.quality.kernels import results as outcomes
 from opentrn.quality.kernels.page import page
 from opentrn.quality.kernels.suites import detect
@@ -146,6 +149,14 @@ def test_the_interval_of_a_share():
 def test_the_page_is_in_step_with_the_stored_summaries():
     docs = Path(__file__).parents[2] / "docs"
     assert (docs / "nki-library.md").read_text(encoding="utf-8") == page(docs / "results")
+
+
+def test_a_packed_result_is_read_as_the_bytes_of_the_expected_type():
+    words = np.array([[0x4EAAD5B1, 0x3F800000]], np.uint32).view(nl.float8_e4m3fn_x4)
+    as_floats = np.asarray(as_output(words), dtype=np.float32)
+    np.testing.assert_array_equal(as_floats.view(np.uint32), words.view(np.uint32))
+    assert np.asarray(as_output(words), dtype=words.dtype).dtype == words.dtype
+    np.testing.assert_array_equal(as_output(as_floats), as_floats)
 
 
 def test_an_unknown_directory_is_refused(tmp_path):

@@ -9,8 +9,8 @@ namespace {
 
 // inputs: one dict per rank, name -> C-contiguous array whose bytes are the tensor; returns name -> bytes per rank.
 py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& inputs,
-                      const std::map<std::string, i64>& symbols, bool check, bool ranges, bool parallel, i64 step_limit,
-                      py::object on_print) {
+                      const std::map<std::string, i64>& symbols, bool check, bool zero_outputs, bool ranges,
+                      bool parallel, i64 step_limit, py::object on_print) {
   Options options;
   options.check_uninitialised = check;
   options.activation_ranges = ranges;
@@ -58,7 +58,7 @@ py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& i
       } else if (buffer.kind == BufferKind::output) {
         // zero pages of the system: nothing is touched twice
         py::array_t<u8> array = py::module_::import("numpy").attr("zeros")(plan.buffer_bytes[b], "u1");
-        if (!check) fill_unwritten(array.mutable_data(), u64(plan.buffer_bytes[b]), buffer.dtype);
+        if (!check && !zero_outputs) fill_unwritten(array.mutable_data(), u64(plan.buffer_bytes[b]), buffer.dtype);
         ranks.back()->memory_of(b, 0).region.base = array.mutable_data();
         out[buffer.name.c_str()] = array;
         keep.push_back(array);
@@ -140,7 +140,7 @@ py::dict time_program(PyProgram& program, const std::map<std::string, i64>& symb
 
 void register_execution(py::module_& m) {
   m.def("run", &run_programs, py::arg("programs"), py::arg("inputs"), py::arg("symbols"), py::arg("check"),
-        py::arg("ranges"), py::arg("parallel"), py::arg("step_limit"), py::arg("on_print"));
+        py::arg("zero_outputs"), py::arg("ranges"), py::arg("parallel"), py::arg("step_limit"), py::arg("on_print"));
   m.def("time", &time_program, py::arg("program"), py::arg("symbols"), py::arg("registers"), py::arg("extrapolate"),
         py::arg("record"), py::arg("limit"));
 }

@@ -99,6 +99,7 @@ def execute_ranks(
     activation_ranges: bool = False,
     check: bool = True,
     uninitialised: str | None = None,
+    zero_outputs: bool = False,
     parallel: bool = True,
     step_limit: int = 1 << 40,
 ) -> list[dict[str, np.ndarray]]:
@@ -107,6 +108,8 @@ def execute_ranks(
     on_print: receives (prefix, array) of device_print instead of standard output.
     check=False (or uninitialised="nan"): unwritten memory reads as NaN (integers: 4) instead of raising, and
     races go unnoticed.
+    zero_outputs: with check=False, what the program returns starts as zeros, as buffers do that a host clears
+    before it hands them out.
     activation_ranges: the documented input ranges of activation functions hold.
     parallel: iterations of loops may run on several host threads; values do not depend on it.
     step_limit: instructions after which a program counts as endless.
@@ -128,6 +131,7 @@ def execute_ranks(
         prepared,
         values,
         check,
+        zero_outputs,
         activation_ranges,
         parallel,
         step_limit,

@@ -116,6 +116,7 @@ def install_orchestrator(module: types.ModuleType, probe: Any) -> None:
 
     probe: told whether a case is one that the suite expects to be refused.
     """
+    from test.utils import simulation_setup
     from test.utils.common_dataclasses import PerRankLazyInputGenerator
     from test.utils.exceptions import InferenceException
     from test.utils.ranged_test_harness import is_in_negative_test_context
@@ -141,7 +142,34 @@ def install_orchestrator(module: types.ModuleType, probe: Any) -> None:
         return _write_ranks(self, outputs)
 
     orchestrator.execute, orchestrator._run_simulator_inference = noted, simulated
+    _hand_out_words(simulation_setup)
     _compare_packed_by_element(module.OutputValidator)
+
+
+class PackedOutput:
+    """A packed result that becomes the bytes of another type, not its numbers, where a suite asks for one: it
+    reads what a device wrote as the type of its expected values."""
+
+    def __init__(self, words: Any) -> None:
+        self.words = words
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.words if dtype is None else self.words.view(dtype)
+
+
+def _hand_out_words(simulation: types.ModuleType) -> None:
+    """Packed results of the library's simulation mode become what its device mode reads from a file."""
+    simulate = simulation.simulate_kernel
+
+    def simulated(*args: Any, **kwargs: Any) -> list[Any]:
+        return [as_output(value) for value in simulate(*args, **kwargs)]
+
+    simulation.simulate_kernel = simulated  # type: ignore[attr-defined]
+
+
+def as_output(value: Any) -> Any:
+    """A kernel's result as a suite's expected type may be asked of it."""
+    return PackedOutput(value) if value.dtype.names else value
 
 
 def _compare_packed_by_element(validator: Any) -> None:
@@ -190,7 +218,7 @@ def _simulate_ranks(kernel_under_test: Any, ranks: int) -> list[dict[str, Any]]:
             raise RuntimeError(f"rank {rank} returned {len(values)} outputs; expected {list(golden)}")
         named.append(
             {
-                name: np.asarray(value, dtype=expected.dtype)
+                name: np.asarray(as_output(value), dtype=expected.dtype)
                 for (name, expected), value in zip(golden.items(), values, strict=True)
             }
         )
