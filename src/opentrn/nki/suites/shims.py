@@ -13,6 +13,10 @@ import sys
 import types
 from typing import Any
 
+import numpy as np
+
+from opentrn.nki.arguments import rebuild
+
 _PRODUCT_FILE = "/sys/devices/virtual/dmi/id/product_name"
 
 
@@ -142,7 +146,7 @@ def install_orchestrator(module: types.ModuleType, probe: Any) -> None:
         return _write_ranks(self, outputs)
 
     orchestrator.execute, orchestrator._run_simulator_inference = noted, simulated
-    _hand_out_words(simulation_setup)
+    _simulate_as_a_device(simulation_setup)
     _compare_packed_by_element(module.OutputValidator)
 
 
@@ -157,14 +161,25 @@ class PackedOutput:
         return self.words if dtype is None else self.words.view(dtype)
 
 
-def _hand_out_words(simulation: types.ModuleType) -> None:
-    """Packed results of the library's simulation mode become what its device mode reads from a file."""
+def _simulate_as_a_device(simulation: types.ModuleType) -> None:
+    """The library's simulation mode takes and gives arrays as its device mode does, which passes files."""
     simulate = simulation.simulate_kernel
 
-    def simulated(*args: Any, **kwargs: Any) -> list[Any]:
-        return [as_output(value) for value in simulate(*args, **kwargs)]
+    def simulated(kernel: Any, inputs: dict[str, Any], cores: int) -> list[Any]:
+        return [as_output(value) for value in simulate(kernel, as_inputs(inputs), cores)]
 
     simulation.simulate_kernel = simulated  # type: ignore[attr-defined]
+
+
+def as_inputs(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that a kernel cannot change: expected values are computed from them afterwards."""
+
+    def read_only(path: str, array: Any) -> Any:
+        view = np.asarray(array).view()
+        view.flags.writeable = False
+        return view
+
+    return {name: rebuild(value, name, read_only) for name, value in inputs.items()}
 
 
 def as_output(value: Any) -> Any:
@@ -174,7 +189,6 @@ def as_output(value: Any) -> Any:
 
 def _compare_packed_by_element(validator: Any) -> None:
     """The library unpacks packed outputs where they cannot be cast to float32; NumPy would cast our words."""
-    import numpy as np
 
     class Words(np.ndarray):
         def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
@@ -193,7 +207,6 @@ def _compare_packed_by_element(validator: Any) -> None:
 
 def _simulate_ranks(kernel_under_test: Any, ranks: int) -> list[dict[str, Any]]:
     """Each rank's outputs by the names of its golden values."""
-    import numpy as np
     from test.utils.common_dataclasses import PerRankLazyInputGenerator, normalize_golden_output
 
     import nki
@@ -203,7 +216,7 @@ def _simulate_ranks(kernel_under_test: Any, ranks: int) -> list[dict[str, Any]]:
     calls = [
         {
             name.removesuffix(".must_alias_input"): value
-            for name, value in (given.for_rank(rank) if per_rank else given).items()
+            for name, value in as_inputs(given.for_rank(rank) if per_rank else given).items()
         }
         for rank in range(ranks)
     ]
