@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +22,10 @@ def _as_found() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
     # Full-size models of dry tests are cyclic garbage that would fill the device for the tests after them.
     if torch.neuron.memory_allocated() > GARBAGE_BYTES:
+        sys.last_exc = sys.last_value = sys.last_traceback = None  # a failed test's frames hold its model
         gc.collect()
+        left = torch.neuron.memory_allocated()
+        assert left <= GARBAGE_BYTES, f"this test leaves {left / GARBAGE_BYTES:,.1f} GiB that nothing frees"
 
 
 @pytest.fixture

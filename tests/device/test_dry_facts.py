@@ -117,7 +117,8 @@ def test_attention_matrices(name: str) -> None:
         if tensor.dim() >= 3 and tensor.shape[-2] == length and tensor.shape[-1] in (length, length + 1):
             storage = tensor.untyped_storage()
             storages[storage._cdata] = storage
-        return tensor
+        # A result kept by its own node would be a cycle that no collector sees.
+        return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = module.eval()(**work._inputs).loss
