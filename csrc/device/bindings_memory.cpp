@@ -4,6 +4,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <optional>
+
 #include <ATen/Functions.h>
 
 #include "device/alias.h"
@@ -153,6 +155,18 @@ void bind_memory(py::module_& m) {
     memory::Block* block = block_of(tensor);
     return block ? block->address + static_cast<uint64_t>(tensor.storage_offset()) * tensor.itemsize() : 0;
   });
+  m.def(
+      "unbacked_address",
+      [](const c10::Storage& storage) -> std::optional<uint64_t> {
+        Allocation* allocation = allocation_of(storage.unsafeGetStorageImpl());
+        if (!allocation || allocation->backed) return std::nullopt;
+        return allocation->block ? allocation->block->address : 0;
+      },
+      "The device address of a storage without bytes; None for any other.");
+  m.def(
+      "resize_storage",
+      [](const c10::Storage& storage, size_t bytes) { resize_storage(storage.unsafeGetStorageImpl(), bytes); },
+      "Storage.resize_, whose Python form asks for the bytes first.");
   m.def(
       "host_alias", [](const at::Tensor& tensor) { return host_alias(tensor); },
       "A CPU tensor over the bytes of a neuron tensor. Under guard mode they are open between open_guard and "

@@ -96,6 +96,7 @@ class InferredCall {
   static void change(const at::Tensor& tensor, const Geometry& geometry) {
     c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     impl->set_sizes_and_strides(geometry.sizes, geometry.strides);
+    if (impl->is_conj() != geometry.conjugate) impl->_set_conj(geometry.conjugate);
     const size_t bytes = at::detail::computeStorageNbytes(geometry.sizes, geometry.strides, tensor.itemsize(),
                                                           static_cast<size_t>(tensor.storage_offset()));
     c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();

@@ -61,7 +61,8 @@ bool has_own_layout(const OperatorTraits& traits) {
 // Meta kernels that agree with the CPU kernel but in odd layouts (gaps, no elements, a given out=) or in what they
 // refuse: small calls ask the CPU kernel.
 bool is_odd_at_times(const OperatorTraits& traits) {
-  static const Names names = {"sort",
+  static const Names names = {"abs",
+                              "sort",
                               "native_group_norm",
                               "binary_cross_entropy_backward",
                               "rms_norm",
@@ -70,6 +71,14 @@ bool is_odd_at_times(const OperatorTraits& traits) {
                               "masked_scatter_",
                               "normal"};
   return names.count(traits.base) > 0 || (traits.has_out && traits.base == "native_batch_norm");
+}
+
+// Few CPU kernels take complex32, and meta kernels do not tell which.
+bool is_seldom_supported(const Scan& scan) {
+  for (const auto& entry : scan.tensors) {
+    if (entry.tensor.scalar_type() == at::kComplexHalf) return true;
+  }
+  return false;
 }
 
 // In-place operators whose CPU kernel does resize what they write.
@@ -111,6 +120,7 @@ class StandInTaker {
       made.set_(storage.storage(), 0, tensor.sizes(), tensor.strides());
       if (!is_unbacked(tensor)) {
         // What has bytes is used as it is, in a copy that the kernel may write.
+        set_flags(made, tensor);
         const OpenedBytes bytes(tensor);
         const at::Tensor source = is_neuron(tensor) ? host_alias(tensor) : tensor;
         return at::has_internal_overlap(tensor) == at::MemOverlap::Yes ? source.clone() : made.copy_(source);
@@ -121,10 +131,15 @@ class StandInTaker {
     } else {
       made = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
     }
-    if (tensor.is_conj()) made.unsafeGetTensorImpl()->_set_conj(true);
-    if (tensor.is_neg()) made.unsafeGetTensorImpl()->_set_neg(true);
-    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
+    set_flags(made, tensor);
     return made;
+  }
+
+  static void set_flags(const at::Tensor& made, const at::Tensor& tensor) {
+    c10::TensorImpl* impl = made.unsafeGetTensorImpl();
+    if (tensor.is_conj()) impl->_set_conj(true);
+    if (tensor.is_neg()) impl->_set_neg(true);
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
   }
 
   struct Seen {
@@ -173,13 +188,14 @@ class PlanMaker {
     }
   }
 
-  // Written arguments whose geometry the operator changed (resized out=).
+  // Written arguments whose geometry the operator changed (resized out=, or given conjugated).
   void written(const Scan& scan) {
     for (size_t i = 0; i < scan.tensors.size(); ++i) {
       if (!traits_.writes(scan.tensors[i].argument)) continue;
       const at::Tensor& after = taker_.made()[i];
       const at::Tensor& before = scan.tensors[i].tensor;
-      if (after.sizes() != before.sizes() || after.strides() != before.strides()) {
+      if (after.sizes() != before.sizes() || after.strides() != before.strides() ||
+          after.is_conj() != before.is_conj()) {
         plan_.changed.emplace_back(static_cast<int>(i), geometry_of(after));
       }
     }
@@ -348,7 +364,7 @@ Plan infer(const c10::OperatorHandle& op, const OperatorTraits& traits, const to
     plan.stands_in = "size or answer as computed from zeros (masks: every element)";
     return plan;
   }
-  if ((has_own_layout(traits) && allowed) || (is_odd_at_times(traits) && small))
+  if ((has_own_layout(traits) && allowed) || ((is_odd_at_times(traits) || is_seldom_supported(scan)) && small))
     return plan_from(op, traits, stack, scan, kernel, true);
   if (kernel || op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
     try {

@@ -147,6 +147,14 @@ def test_deepcopy_of_tensors_without_bytes(large):
     assert torch.neuron.memory_allocated() >= 2 * (LARGE * 4 + 512 * 512 * 4)
 
 
+def test_a_storage_is_freed_and_restored(large):
+    held = torch.neuron.memory_allocated()
+    large.untyped_storage().resize_(0)
+    assert held - torch.neuron.memory_allocated() == LARGE * 4
+    large.untyped_storage().resize_(LARGE * 4)
+    assert torch.neuron.memory_allocated() == held and not _C.is_backed(large + 1)
+
+
 def test_every_read_of_an_unbacked_value_is_in_the_ledger():
     """Taint: each way a value can reach the program is tried, and each must add to the ledger."""
     with opentrn.dry_run():

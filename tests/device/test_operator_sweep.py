@@ -62,6 +62,29 @@ def test_every_operator_runs_dry() -> None:
     assert summary["operators"] > 690 and summary["passed"] > 70_000
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "kind"),
+    [
+        ("linalg.lu_solve", torch.complex64, "out"),  # gives its result conjugated
+        ("linalg.solve_triangular", torch.complex64, "noncontiguous"),  # of a conjugated argument with bytes
+        ("svd", torch.complex64, "backward"),  # empty magnitudes keep their layout
+        ("add", torch.complex32, "backward"),  # CPU has no sum of complex32
+    ],
+)
+def test_complex_operators_run_dry(name: str, dtype: torch.dtype, kind: str) -> None:
+    one = OperatorCheck(
+        name,
+        operators()[name],
+        dtype,
+        Side("neuron"),
+        parse_side("neuron", dry=True),
+        exceptions.load(dry=True),
+        lambda position: None,
+    )
+    (tally,) = one.run((kind,))
+    assert tally.passed and not tally.failed, one.failures[0]
+
+
 @pytest.mark.slow
 def test_every_operator_is_cpus(tmp_path: Path) -> None:
     done = sweep.run(sweep.Request(device="neuron"))

@@ -163,7 +163,8 @@ def test_a_script_that_raises(tmp_path):
     assert "opentrn/" not in traceback and "runpy" not in traceback
     assert "raised ValueError: bad batch" in report and "5" in report
     trace = Trace(tmp_path / "opentrn-trace" / "train-1")
-    assert not trace.complete and trace.metadata["ended"] == "raised ValueError: bad batch"
+    ended = trace.metadata["ended"]
+    assert not trace.complete and re.fullmatch(r"raised ValueError: bad batch \(at .*train\.py:\d+\)", ended)
     assert trace.table("steps").num_rows == 5
 
 

@@ -95,6 +95,34 @@ def test_fsdp2_unmodified_shards_memory():
         assert totals["c10d::all_gather"]["count"] > 0 and totals["c10d::reduce_scatter"]["count"] > 0
 
 
+@pytest.mark.parametrize("original", [False, True])
+def test_fsdp1_unmodified_shards_memory(original):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    layer = 1024 * 1024 * 4
+    with opentrn.dry_run(), fake_world(16):
+        before = torch.neuron.memory_allocated()
+        model = FullyShardedDataParallel(
+            nn.Sequential(*[nn.Linear(1024, 1024, bias=False) for _ in range(4)]),
+            auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+            device_id=0,
+            use_orig_params=original,
+        )
+        assert torch.neuron.memory_allocated() - before == 4 * layer // 16
+        optimizer = torch.optim.AdamW(model.parameters())
+        torch.neuron.reset_peak_memory_stats()
+        for _ in range(2):
+            model(torch.randn(512, 1024, device="neuron")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        # The shards and two moments of each stay; whole layers come and go.
+        assert 3 * 4 * layer // 16 <= torch.neuron.memory_allocated() - before < 4 * layer
+        assert torch.neuron.max_memory_allocated() - before > 2 * layer
+        totals = _C.operator_totals()
+        assert totals["c10d::all_gather"]["count"] > 0 and totals["c10d::reduce_scatter"]["count"] > 0
+
+
 def test_a_script_that_destroys_its_group():
     with fake_world(4):
         dist.init_process_group("nccl")

@@ -9,11 +9,13 @@ import io
 import os
 import runpy
 import sys
+import sysconfig
 import threading
 import types
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 
 from opentrn.errors import ConfigurationError
@@ -94,7 +96,8 @@ def run_target(target: Target) -> Outcome:
         # The program may have installed a hook of its own.
         sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         first_line = (str(error).splitlines() or [""])[0]
-        return Outcome(1, f"raised {type(error).__name__}: {first_line}".rstrip(": "))
+        said = f"raised {type(error).__name__}: {first_line}".rstrip(": ")
+        return Outcome(1, said if " (at " in said else f"{said}{_place(traceback)}")
     return Outcome(0, "completed")
 
 
@@ -140,6 +143,18 @@ def _exit_outcome(stop: SystemExit) -> Outcome:
         return Outcome(stop.code & 0xFF, "completed" if stop.code == 0 else f"exited with code {stop.code}")
     print(stop.code, file=sys.stderr)
     return Outcome(1, "exited with a message")
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """ " (at FILE:LINE)" of the innermost frame that is neither Python's, an installed package's nor ours."""
+    installed = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    others = (*installed, str(Path(__file__).parents[1]), "<")
+    own = [
+        (frame.f_code.co_filename, line)
+        for frame, line in walk_tb(traceback)
+        if not frame.f_code.co_filename.startswith(others)
+    ]
+    return f" (at {own[-1][0]}:{own[-1][1]})" if own else ""
 
 
 def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:

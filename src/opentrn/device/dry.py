@@ -9,8 +9,11 @@ the ledger of stand-ins.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from opentrn.device import _C
 from opentrn.device.dry_clock import VirtualClock
@@ -75,8 +78,27 @@ class dry_run(contextlib.ContextDecorator):
                 modes.enter_context(VirtualClock())
             modes.enter_context(WeightFiles())
             modes.enter_context(HostMode())
+            modes.enter_context(_storages_resize())
             modes.callback(_C.set_dry, _C.set_dry(True))
             dry_run._modes = modes.pop_all()
+
+
+@contextlib.contextmanager
+def _storages_resize() -> Iterator[None]:
+    """Programs free and restore storages by `resize_` (FSDP does), whose Python form asks for the bytes."""
+    original = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        if _C.unbacked_address(storage) is None:
+            return original(storage, size)
+        _C.resize_storage(storage, size)
+        return storage
+
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
 
 
 def is_dry() -> bool:

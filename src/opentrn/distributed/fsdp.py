@@ -1,15 +1,19 @@
-"""FSDP2 with tensors of a dry run (torch 2.13).
+"""FSDP with tensors of a dry run (torch 2.13).
 
-It tells whether a parameter moved by comparing storage addresses (`FSDPParam.reset_sharded_param`). Unbacked
-tensors have one too, in the device's address space; only reading bytes at it is refused. And it frees
-parameters by `storage.resize_(0)`, whose Python form asks for the bytes first; the operator form does not.
+FSDP2 and FSDP1 tell whether a parameter moved by comparing addresses of its storage. Unbacked tensors have
+one too, in the device's address space; only reading bytes at it is refused.
+
+FSDP1 makes the views of its flat parameter on the stream that gathers it. Their backward would run there, and
+between streams autograd asks for the bytes of a gradient. Views take no time, so they may be made on the
+default stream.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,60 +23,63 @@ from opentrn.device import _C
 
 @contextlib.contextmanager
 def unbacked_parameters() -> Iterator[None]:
-    """Inside, FSDP2 works on unbacked parameters."""
-    module: Any = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_param")
-    owner = module.FSDPParam
-    storages = module.alloc_storage, module.free_storage
-    module.alloc_storage, module.free_storage = _allocate, _free
-    original = owner.reset_sharded_param
-
-    def reset_sharded_param(parameter: Any) -> Any:
-        info = parameter._module_info
-        local = getattr(getattr(info.module, info.param_name), "_local_tensor", None)
-        known = [
-            t
-            for t in (parameter._sharded_param_data, local)
-            if type(t) is torch.Tensor and not _C.is_backed(t)
-        ]
-        with _addresses({t.untyped_storage()._cdata: _storage_address(t) for t in known}):
-            return original(parameter)
-
-    owner.reset_sharded_param = reset_sharded_param
-    try:
+    """Inside, FSDP works on unbacked parameters."""
+    with contextlib.ExitStack() as changes:
+        for module, path, context in _RUN_INSIDE:
+            owner: Any = importlib.import_module(f"torch.distributed.fsdp.{module}")
+            *outer, name = path.split(".")
+            for part in outer:
+                owner = getattr(owner, part)
+            original = getattr(owner, name)
+            setattr(owner, name, _inside(context, original))
+            changes.callback(setattr, owner, name, original)
         yield
-    finally:
-        owner.reset_sharded_param = original
-        module.alloc_storage, module.free_storage = storages
 
 
-def _allocate(tensor: torch.Tensor) -> None:
-    _resize(tensor, tensor.numel() * tensor.itemsize)
+_Context = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-def _free(tensor: torch.Tensor) -> None:
-    _resize(tensor, 0)
+def _inside(context: _Context, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return function(*args, **kwargs)
+
+    return run
 
 
-def _resize(tensor: torch.Tensor, size: int) -> None:
-    if tensor.untyped_storage().size() != size:
-        torch.ops.inductor.resize_storage_bytes_(tensor, size)
-
-
-def _storage_address(tensor: torch.Tensor) -> int:
-    return _C.device_address(tensor) - tensor.storage_offset() * tensor.element_size()
+def _default_stream() -> contextlib.AbstractContextManager[Any]:
+    return torch.neuron.stream(torch.neuron.default_stream())
 
 
 @contextlib.contextmanager
-def _addresses(known: dict[int, int]) -> Iterator[None]:
-    """known: storage → its address on the device."""
-    original = torch.UntypedStorage.data_ptr
+def _addresses() -> Iterator[None]:
+    """Inside, data_ptr of what has no bytes is its address on the device."""
+    storage_address, tensor_address = torch.UntypedStorage.data_ptr, torch.Tensor.data_ptr
 
-    def data_ptr(storage: torch.UntypedStorage) -> int:
-        address = known.get(storage._cdata)
-        return original(storage) if address is None else address
+    def of_storage(storage: torch.UntypedStorage) -> int:
+        address = _C.unbacked_address(storage)
+        return storage_address(storage) if address is None else address
 
-    torch.UntypedStorage.data_ptr = data_ptr  # type: ignore[method-assign, assignment]
+    def of_tensor(tensor: torch.Tensor) -> int:
+        address = _C.unbacked_address(tensor.untyped_storage())
+        offset = tensor.storage_offset() * tensor.element_size()
+        return tensor_address(tensor) if address is None else address + offset
+
+    torch.UntypedStorage.data_ptr = of_storage  # type: ignore[method-assign, assignment]
+    torch.Tensor.data_ptr = of_tensor  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        torch.UntypedStorage.data_ptr = original  # type: ignore[method-assign]
+        torch.UntypedStorage.data_ptr = storage_address  # type: ignore[method-assign]
+        torch.Tensor.data_ptr = tensor_address  # type: ignore[method-assign]
+
+
+# Module of torch.distributed.fsdp, a function of it, and the context that the function runs in.
+_RUN_INSIDE: tuple[tuple[str, str, _Context], ...] = (
+    ("_fully_shard._fsdp_param", "FSDPParam.reset_sharded_param", _addresses),
+    ("_flat_param", "_same_storage", _addresses),
+    ("_flat_param", "_data_ptr_allocated", _addresses),
+    ("_flat_param", "FlatParamHandle._use_unsharded_views", _default_stream),
+    ("_runtime_utils", "_catch_all_reshard", _addresses),
+)
