@@ -119,7 +119,7 @@ i32 Builder::whole(i32 id) {
     a.count[d] = b.shape[d];
   }
   if (b.space != Space::hbm && dims == 1) a.stride[0] = p.expressions.constant(1);
-  return p.intern_access(a);
+  return p.add_access(a);
 }
 
 void Builder::begin(i32 buffer) { emit(Opcode::tensor_begin, {{ValueKind::access, whole(buffer)}}, -1); }
@@ -230,7 +230,7 @@ void Builder::emit(Opcode op, const std::vector<Value>& arguments, i32 name) {
   Instruction i;
   i.opcode = u16(op);
   i.engine = u8(engine);
-  i.arguments = p.intern_arguments(arguments);
+  i.arguments = p.add_arguments(arguments);
   i.source = source_;
   i.name = name;
   p.instructions.push_back(i);
@@ -303,24 +303,33 @@ void Builder::set_kind(i32 buffer, BufferKind kind) {
   b.core = kind == BufferKind::private_scratch ? core_ : -1;
 }
 
-std::shared_ptr<Program> Builder::snapshot(bool capacity) const {
+std::shared_ptr<Program> Builder::complete(Program& p, bool capacity) const {
+  if (finished_) fail(Category::configuration, "the program is finished");
   for (const auto& loops : open_loops_)
     if (!loops.empty()) fail(Category::configuration, "a loop is not closed", "call loop_end for each loop_begin");
-  Program copy = *program;
-  for (std::size_t core = 0; core < copy.steps.size(); ++core)
-    for (i32 k = 0; k < unrolled_[core]; ++k) copy.steps[core].push_back({StepKind::unroll_end, -1});
-  fold_unrolled(copy);
-  place_tensors(copy, capacity);
-  auto result = compacted(copy);
+  for (std::size_t core = 0; core < p.steps.size(); ++core)
+    for (i32 k = 0; k < unrolled_[core]; ++k) p.steps[core].push_back({StepKind::unroll_end, -1});
+  fold_unrolled(p);
+  place_tensors(p, capacity);
+  auto result = compacted(p);
   if (result->symbols.empty()) Plan(result, {}).verify();
   return result;
+}
+
+std::shared_ptr<Program> Builder::snapshot(bool capacity) const {
+  Program copy = *program;
+  return complete(copy, capacity);
 }
 
 std::shared_ptr<Program> Builder::finish(bool capacity) {
   for (i32 open : unrolled_)
     if (open) fail(Category::configuration, "an unrolled loop is not closed", "call unroll_end for each unroll_begin");
-  auto result = snapshot(capacity);
+  auto result = complete(*program, capacity);
   finished_ = true;
+  // Tensors of the builder outlive it in what a kernel returned; its instructions need not.
+  program->instructions = {};
+  program->argument_lists = {};
+  program->steps.assign(program->steps.size(), {});
   return result;
 }
 

@@ -46,6 +46,7 @@ class Builder {
   std::vector<ArgumentShape> shapes_;  // of the instruction being emitted
   std::vector<u8> known_functions_;    // by text: bit 0 an ALU operation, bit 1 an activation function
   void check_function(Role role, i32 text);
+  std::shared_ptr<Program> complete(Program& p, bool capacity) const;  // folds and places `p`, the result is compact
   Engine choose_engine(Opcode op, const std::vector<Value>& arguments, const std::vector<ArgumentShape>& shapes) const;
 };
 

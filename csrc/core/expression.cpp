@@ -31,7 +31,11 @@ i32 ExpressionTable::intern(const Expression& e) {
   return it->second;
 }
 
-i32 ExpressionTable::constant(i64 value) { return intern({Node::constant, -1, -1, value}); }
+i32 ExpressionTable::constant(i64 value) {
+  Recent& recent = recent_[u64(value) % recent_.size()];
+  if (recent.id < 0 || recent.value != value) recent = {value, intern({Node::constant, -1, -1, value})};
+  return recent.id;
+}
 i32 ExpressionTable::leaf(Node op, i32 index) { return intern({op, index, -1, 0}); }
 
 i32 ExpressionTable::binary(Node op, i32 a, i32 b) {

@@ -11,12 +11,20 @@ namespace {
 // How iteration k differs from iteration 0; the difference must be k times the first one.
 struct Matcher {
   Program& p;
-  std::map<i32, i32> tiles;       // tile of iteration 0 -> tile of this iteration
-  std::map<i32, i32> loop_pairs;  // loop of iteration 0 -> loop of this iteration (folded inner loops)
+  std::vector<std::pair<i32, i32>> tiles;  // tile of iteration 0, tile of this iteration
+  std::vector<i32>& place_of;              // buffer -> 1 + its place in `tiles`, 0: none
+  std::map<i32, i32> loop_pairs;           // loop of iteration 0 -> loop of this iteration (folded inner loops)
+  Matcher(Program& program, std::vector<i32>& places) : p(program), place_of(places) {}
+  ~Matcher() {
+    for (auto [a, b] : tiles) place_of[a] = 0;
+  }
+  Matcher(const Matcher&) = delete;
 
   std::optional<i64> difference(i32 a, i32 b) const {  // b - a, if constant
     if (a == b) return 0;
     if (a < 0 || b < 0) return std::nullopt;
+    if (p.expressions.is_constant(a) && p.expressions.is_constant(b))
+      return p.expressions.value(b) - p.expressions.value(a);
     const i32 mapped = rename(a);
     const i32 d =
         p.expressions.binary(Node::add, b, p.expressions.binary(Node::multiply, mapped, p.expressions.constant(-1)));
@@ -51,11 +59,14 @@ struct Matcher {
   bool same(i32 a, i32 b) const { return a == b || (a >= 0 && b >= 0 && rename(a) == b); }
   bool tile_pair(i32 a, i32 b) {
     if (a == b) return true;
-    auto [it, fresh] = tiles.try_emplace(a, b);
-    return it->second == b;
+    i32& place = place_of[a];
+    if (place) return tiles[place - 1].second == b;
+    tiles.push_back({a, b});
+    place = i32(tiles.size());
+    return true;
   }
   bool access(i32 x, i32 y, i64& step) {
-    const Access a = p.accesses[x], b = p.accesses[y];
+    const Access &a = p.accesses[x], &b = p.accesses[y];
     if (a.dtype != b.dtype || a.dims != b.dims || !tile_pair(a.buffer, b.buffer)) return false;
     for (int d = 0; d < a.dims; ++d)
       if (!same(a.stride[d], b.stride[d]) || !same(a.count[d], b.count[d])) return false;
@@ -78,36 +89,45 @@ struct Matcher {
 
 using Steps = std::vector<Step>;
 
-// Accesses of each buffer, in a range of steps.
-void count_uses(const Program& p, const Steps& steps, std::map<i32, i64>& uses) {
-  auto add = [&](auto&& self, i32 access) -> void {
-    const Access& a = p.accesses[access];
-    ++uses[a.buffer];
-    if (a.scalar_access >= 0) self(self, a.scalar_access);
-    if (a.vector_access >= 0) self(self, a.vector_access);
-  };
-  for (const Step& s : steps) {
-    if (s.kind != StepKind::instruction) continue;
-    for (const Value& v : p.argument_lists[p.instructions[s.index].arguments]) {
+// Steps from `first` up to `last`, positions in the program before it was folded.
+struct Range {
+  std::size_t first, last;
+};
+
+// The steps that use each buffer, from the first to the last one.
+std::vector<Range> uses_of(const Program& p, const Steps& steps) {
+  std::vector<Range> uses(p.buffers.size(), {SIZE_MAX, 0});
+  for (std::size_t at = 0; at < steps.size(); ++at) {
+    auto add = [&](auto&& self, i32 access) -> void {
+      const Access& a = p.accesses[access];
+      Range& r = uses[a.buffer];
+      r = {std::min(r.first, at), at + 1};
+      if (a.scalar_access >= 0) self(self, a.scalar_access);
+      if (a.vector_access >= 0) self(self, a.vector_access);
+    };
+    if (steps[at].kind != StepKind::instruction) continue;
+    for (const Value& v : p.argument_lists[p.instructions[steps[at].index].arguments]) {
       if (v.kind == ValueKind::access) add(add, i32(v.payload));
       if (v.kind == ValueKind::list)
         for (const Value& w : p.lists[v.payload])
           if (w.kind == ValueKind::access) add(add, i32(w.payload));
     }
   }
+  return uses;
 }
 
 struct Folder {
   Program& p;
-  std::map<i32, i64> total;
+  std::vector<Range> uses;      // by buffer
+  std::vector<i32> place_of{};  // of the matcher at work, by buffer
 
-  bool compare(const std::vector<Steps>& iterations, const std::vector<std::map<i32, i64>>& uses,
+  bool compare(const std::vector<Steps>& iterations, const std::vector<Range>& ranges,
                std::vector<std::vector<i64>>& differences) {
     const Steps& first = iterations[0];
     differences.assign(first.size(), {});
     for (std::size_t k = 1; k < iterations.size(); ++k) {
       if (iterations[k].size() != first.size()) return false;
-      Matcher m{p, {}, {}};
+      Matcher m(p, place_of);
       for (std::size_t s = 0; s < first.size(); ++s) {
         const Step x = first[s], y = iterations[k][s];
         if (x.kind != y.kind) return false;
@@ -120,14 +140,16 @@ struct Folder {
         }
         if (x.kind == StepKind::instruction && !same_instruction(m, x.index, y.index, k, differences[s])) return false;
       }
+      auto within = [&](i32 buffer, const Range& r) {
+        return uses[buffer].first >= r.first && uses[buffer].last <= r.last;
+      };
       for (auto [a, b] : m.tiles) {
-        if (a == b) continue;
         // a renamed tile is alike and lives in its own iteration only
         const Buffer &x = p.buffers[a], &y = p.buffers[b];
         if (x.space == Space::hbm || x.space != y.space || x.dtype != y.dtype || x.shape != y.shape || x.pinned ||
             y.pinned)
           return false;
-        if (uses[0].at(a) != total[a] || uses[k].at(b) != total[b]) return false;
+        if (!within(a, ranges[0]) || !within(b, ranges[k])) return false;
       }
     }
     return true;
@@ -136,7 +158,7 @@ struct Folder {
   bool same_instruction(Matcher& m, i32 x, i32 y, std::size_t k, std::vector<i64>& expected) {
     const Instruction a = p.instructions[x], b = p.instructions[y];
     if (a.opcode != b.opcode || a.engine != b.engine || a.source != b.source) return false;
-    const auto values_a = p.argument_lists[a.arguments], values_b = p.argument_lists[b.arguments];
+    const auto &values_a = p.argument_lists[a.arguments], &values_b = p.argument_lists[b.arguments];
     if (k == 1) expected.assign(values_a.size(), 0);
     for (std::size_t v = 0; v < values_a.size(); ++v) {
       const Value &l = values_a[v], &r = values_b[v];
@@ -182,13 +204,13 @@ struct Folder {
           if (values[v].kind == ValueKind::access) {
             Access a = p.accesses[values[v].payload];
             a.offset = p.expressions.binary(Node::add, a.offset, shift);
-            values[v].payload = p.intern_access(a);
+            values[v].payload = p.add_access(a);
           } else {
             values[v] = {ValueKind::expression,
                          p.expressions.binary(Node::add, shift, p.expressions.constant(values[v].payload))};
           }
         }
-        p.instructions[step.index].arguments = p.intern_arguments(values);
+        p.instructions[step.index].arguments = p.add_arguments(values);
       }
       out.push_back(step);
     }
@@ -208,19 +230,18 @@ struct Folder {
       const Steps before = run(in, at);  // steps in front of the first iteration
       out.insert(out.end(), before.begin(), before.end());
       std::vector<Steps> iterations;
-      std::vector<std::map<i32, i64>> uses;
+      std::vector<Range> ranges;
       while (at < in.size() && in[at].kind == StepKind::unroll_iteration) {
         const std::size_t from = ++at;
         iterations.push_back(run(in, at));
-        uses.emplace_back();
-        count_uses(p, Steps(in.begin() + i64(from), in.begin() + i64(at)), uses.back());
+        ranges.push_back({from, at});
       }
       ++at;  // unroll_end
       // Steps between the last iteration's end and unroll_end belong to that iteration; a differing count stops the
       // fold.
       std::vector<std::vector<i64>> differences;
       if (iterations.size() >= 3 && !iterations[0].empty() && balanced(iterations) &&
-          compare(iterations, uses, differences)) {
+          compare(iterations, ranges, differences)) {
         const Steps loop = as_loop(iterations, differences);
         out.insert(out.end(), loop.begin(), loop.end());
       } else {
@@ -250,8 +271,7 @@ void fold_unrolled(Program& program) {
     const bool marked =
         std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.kind >= StepKind::unroll_begin; });
     if (!marked) continue;
-    Folder f{program, {}};
-    count_uses(program, steps, f.total);
+    Folder f{program, uses_of(program, steps), std::vector<i32>(program.buffers.size(), 0)};
     std::size_t at = 0;
     const Steps in = std::move(steps);
     steps = f.run(in, at);

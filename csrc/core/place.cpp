@@ -221,13 +221,27 @@ namespace {
 struct Compactor {
   const Program& from;
   Program& to;
-  std::map<i32, i32> expressions, buffers, accesses, texts, loops, variables, lists, registers;
+  // Number in `from` -> number in `to`, -1 where it has none yet.
+  std::vector<i32> expressions, buffers, accesses, texts, sources, loops, variables;
+  Compactor(const Program& old, Program& fresh)
+      : from(old),
+        to(fresh),
+        expressions(old.expressions.size(), -1),
+        buffers(old.buffers.size(), -1),
+        accesses(old.accesses.size(), -1),
+        texts(old.texts.size(), -1),
+        sources(old.sources.size(), -1),
+        loops(old.loops.size(), -1),
+        variables(old.loop_variables, -1) {}
 
-  i32 text(i32 id) { return id < 0 ? -1 : to.intern_text(from.texts[id]); }
+  i32 text(i32 id) {
+    if (id < 0) return -1;
+    if (texts[id] < 0) texts[id] = to.intern_text(from.texts[id]);
+    return texts[id];
+  }
   i32 expression(i32 id) {
     if (id < 0) return -1;
-    auto it = expressions.find(id);
-    if (it != expressions.end()) return it->second;
+    if (expressions[id] >= 0) return expressions[id];
     const Expression e = from.expressions[id];
     i32 r;
     switch (e.op) {
@@ -251,24 +265,20 @@ struct Compactor {
     return expressions[id] = r;
   }
   i32 variable(i32 v) {
-    auto [it, fresh] = variables.try_emplace(v, to.loop_variables);
-    if (fresh) ++to.loop_variables;
-    return it->second;
+    if (variables[v] < 0) variables[v] = to.loop_variables++;
+    return variables[v];
   }
   i32 buffer(i32 id) {
-    auto [it, fresh] = buffers.try_emplace(id, i32(to.buffers.size()));
-    if (!fresh) return it->second;
+    if (buffers[id] >= 0) return buffers[id];
     Buffer b = from.buffers[id];
     b.released_at = -1;
     for (i32& s : b.shape) s = expression(s);
-    const i32 result = it->second;
     to.buffers.push_back(std::move(b));
-    return result;
+    return buffers[id] = i32(to.buffers.size()) - 1;
   }
   i32 access(i32 id) {
     if (id < 0) return -1;
-    auto it = accesses.find(id);
-    if (it != accesses.end()) return it->second;
+    if (accesses[id] >= 0) return accesses[id];
     Access a = from.accesses[id];
     a.buffer = buffer(a.buffer);
     a.offset = expression(a.offset);
@@ -305,8 +315,8 @@ struct Compactor {
   }
   i32 source(i32 id) {
     if (id < 0) return -1;
-    const Source s = from.sources[id];
-    return to.intern_source({text(s.file), s.line});
+    if (sources[id] < 0) sources[id] = to.intern_source({text(from.sources[id].file), from.sources[id].line});
+    return sources[id];
   }
 };
 
@@ -315,7 +325,7 @@ struct Compactor {
 std::shared_ptr<Program> compacted(const Program& from) {
   auto result = std::make_shared<Program>();
   Program& to = *result;
-  Compactor c{from, to, {}, {}, {}, {}, {}, {}, {}, {}};
+  Compactor c(from, to);
   to.name = from.name;
   to.chip = from.chip;
   to.cores = from.cores;
@@ -325,11 +335,12 @@ std::shared_ptr<Program> compacted(const Program& from) {
   // Kernel arguments keep their order, used or not.
   for (i32 b = 0; b < i32(from.buffers.size()); ++b)
     if (from.buffers[b].space == Space::hbm) c.buffer(b);
+  std::vector<Value> values;
   for (std::size_t core = 0; core < from.steps.size(); ++core)
     for (const Step& s : from.steps[core]) {
       if (s.kind == StepKind::instruction) {
         Instruction i = from.instructions[s.index];
-        std::vector<Value> values;
+        values.clear();
         for (const Value& v : from.argument_lists[i.arguments]) values.push_back(c.value(v));
         i.arguments = to.intern_arguments(values);
         i.source = c.source(i.source);

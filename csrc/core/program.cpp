@@ -172,6 +172,14 @@ i32 Program::intern_access(const Access& a) { return intern(access_index_, acces
 i32 Program::intern_list(const std::vector<Value>& v) { return intern(list_index_, lists, v); }
 i32 Program::intern_arguments(const std::vector<Value>& v) { return intern(argument_index_, argument_lists, v); }
 i32 Program::intern_source(const Source& s) { return intern(source_index_, sources, s); }
+i32 Program::add_access(const Access& a) {
+  accesses.push_back(a);
+  return i32(accesses.size()) - 1;
+}
+i32 Program::add_arguments(const std::vector<Value>& v) {
+  argument_lists.push_back(v);
+  return i32(argument_lists.size()) - 1;
+}
 
 std::string Program::where(i32 source) const {
   if (source < 0 || sources[source].file < 0) return "";

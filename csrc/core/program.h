@@ -124,6 +124,9 @@ class Program {
   i32 intern_list(const std::vector<Value>& v);
   i32 intern_arguments(const std::vector<Value>& v);
   i32 intern_source(const Source& s);
+  // As the two above, without a look for an equal one: while a program is built, most are new (`compacted` interns).
+  i32 add_access(const Access& a);
+  i32 add_arguments(const std::vector<Value>& v);
 
   std::string where(i32 source) const;  // "file.py:12", "" where unknown
   std::string to_bytes() const;

@@ -92,7 +92,7 @@ i32 PyBuilder::access_of_view(PyObject* view) {
     a.stride[i] = expression_of(p, PyTuple_GET_ITEM(steps.ptr(), i));
     a.count[i] = expression_of(p, PyTuple_GET_ITEM(counts.ptr(), i));
   }
-  return p.intern_access(a);
+  return p.add_access(a);
 }
 
 Value PyBuilder::value_of(PyObject* o) {
@@ -266,7 +266,7 @@ PyAccess PyBuilder::access(PyObject* const* arguments, Py_ssize_t positional, Py
     a.vector_stride = expression(7, 1);
     a.vector_bound = none(8) ? -1 : expression_of(p, given[8]);
   }
-  return {b.program, p.intern_access(a)};
+  return {b.program, p.add_access(a)};
 }
 
 py::object PyBuilder::locate(PyObject* package) {
