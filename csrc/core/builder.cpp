@@ -9,6 +9,7 @@ Builder::Builder(const std::string& chip, int cores, const std::string& name) : 
   if (cores != 1 && cores != 2)
     fail(Category::configuration, "a logical core has 1 or 2 cores, not " + std::to_string(cores));
   chip_ = &find_chip(chip);
+  capacity_ = {i64((*chip_)["sbuf_bytes_per_partition"]), i64((*chip_)["psum_bytes_per_partition"])};
   program->chip = chip_->name;
   program->name = name;
   program->cores = cores;
@@ -23,8 +24,6 @@ void Builder::select_core(int core) {
          "core " + std::to_string(core) + " of a program with " + std::to_string(program->cores));
   core_ = core;
 }
-
-void Builder::set_source(i32 file, int line) { source_ = program->intern_source({file, line}); }
 
 i32 Builder::hbm(const std::string& name, std::vector<i32> shape, Dtype dtype, BufferKind kind, std::vector<u8> data) {
   for (i32 i = 0; i < i32(program->buffers.size()); ++i) {
@@ -67,9 +66,8 @@ i32 Builder::tile(Space space, const std::string& name, std::vector<i32> shape, 
       throw Error(Category::configuration, "the shape of on-chip tensor '" + name + "' is not constant", place());
     (d ? row : partitions) = d ? row * program->expressions.value(shape[d]) : program->expressions.value(shape[0]);
   }
-  const Chip& chip = *chip_;
-  const i64 capacity = i64(chip[space == Space::sbuf ? "sbuf_bytes_per_partition" : "psum_bytes_per_partition"]);
-  const std::string where = space_names[int(space)];
+  const i64 capacity = capacity_[space == Space::sbuf ? 0 : 1];
+  const char* where = space_names[int(space)];
   if (partitions < 1 || partitions > partitions_max)
     throw Error(Category::capacity,
                 "tensor '" + name + "' has " + std::to_string(partitions) + " partitions; " + where + " has 128",

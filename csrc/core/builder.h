@@ -14,7 +14,9 @@ class Builder {
 
   void select_core(int core);
   void set_source(const std::string& file, int line) { set_source(program->intern_text(file), line); }
-  void set_source(i32 file, int line);  // file: text id
+  void set_source(i32 file, int line) { set_source(program->intern_source({file, line})); }  // file: text id
+  void set_source(i32 source) { source_ = source; }
+  Source current_source() const { return source_ < 0 ? Source{} : program->sources[source_]; }
   i32 hbm(const std::string& name, std::vector<i32> shape, Dtype dtype, BufferKind kind, std::vector<u8> data);
   i32 tile(Space space, const std::string& name, std::vector<i32> shape, Dtype dtype, i32 partition, i64 byte,
            bool pinned);
@@ -43,6 +45,7 @@ class Builder {
   std::vector<i32> unrolled_;                 // open unrolled loops, per core
   std::unordered_set<u64> verified_;
   const Chip* chip_ = nullptr;
+  std::array<i64, 2> capacity_{};      // bytes per partition of SBUF and PSUM
   std::vector<ArgumentShape> shapes_;  // of the instruction being emitted
   std::vector<u8> known_functions_;    // by text: bit 0 an ALU operation, bit 1 an activation function
   void check_function(Role role, i32 text);

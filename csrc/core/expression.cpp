@@ -32,7 +32,7 @@ i32 ExpressionTable::intern(const Expression& e) {
 }
 
 i32 ExpressionTable::constant(i64 value) {
-  Recent& recent = recent_[u64(value) % recent_.size()];
+  Recent& recent = recent_[u64(value) * 0x9E3779B97F4A7C15ULL >> 56];
   if (recent.id < 0 || recent.value != value) recent = {value, intern({Node::constant, -1, -1, value})};
   return recent.id;
 }

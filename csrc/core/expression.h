@@ -40,7 +40,7 @@ class ExpressionTable {
       return std::hash<i64>()((i64(e.op) << 56) ^ (i64(e.a) << 28) ^ i64(e.b) ^ (e.value * 0x9E3779B97F4A7C15LL));
     }
   };
-  // The last constant with each low part: most of what a program names is a few small numbers.
+  // The last constants by hash: most of what a program names is a few numbers.
   struct Recent {
     i64 value = 0;
     i32 id = -1;

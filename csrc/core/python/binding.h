@@ -30,6 +30,7 @@ struct PyProgram {
 
 void register_builder(py::module_& m);
 void register_views(py::module_& m);
+void register_recorder(py::module_& m);
 void register_program(py::module_& m);
 void register_execution(py::module_& m);
 py::object expression_object(const std::shared_ptr<Program>& program, i32 id);

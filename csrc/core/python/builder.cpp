@@ -40,6 +40,13 @@ py::object expression_object(const std::shared_ptr<Program>& program, i32 id) {
   return py::cast(PyExpression{program, id});
 }
 
+void PyBuilder::take_views(py::object converter, py::set storages, py::str package, i64 instructions_max) {
+  convert = std::move(converter);
+  written = std::move(storages);
+  package_ = std::move(package);
+  instructions_max_ = instructions_max;
+}
+
 std::vector<i32> PyBuilder::shape_of(py::handle shape) {
   std::vector<i32> out;
   for (py::handle s : shape) out.push_back(expression_of(*b.program, s));
@@ -61,18 +68,6 @@ PyTensor PyBuilder::hbm(const std::string& name, py::handle shape, const std::st
   }
   return {b.program, b.hbm(name, shape_of(shape), dtype_from_name(dtype), BufferKind(it - buffer_kind_names.begin()),
                            std::move(bytes))};
-}
-
-PyTensor PyBuilder::tile(Space space, const std::string& name, py::handle shape, const std::string& dtype,
-                         py::handle address) {
-  i32 partition = -1;
-  i64 byte = -1;
-  if (!address.is_none()) {
-    auto pair = address.cast<std::pair<i64, i64>>();
-    partition = i32(pair.first);
-    byte = pair.second;
-  }
-  return {b.program, b.tile(space, name, shape_of(shape), dtype_from_name(dtype), partition, byte, !address.is_none())};
 }
 
 LoopKind PyBuilder::loop_kind(const std::string& kind) {
@@ -168,7 +163,10 @@ void register_builder(py::module_& m) {
   access_type = access.ptr();
   using A = const PyAccess&;
   access.def_readonly("id", &PyAccess::id)
-      .def_property_readonly("tensor", [](A a) { return PyTensor{a.program, a.program->accesses[a.id].buffer}; })
+      .def_property_readonly("tensor",
+                             [](A a) {
+                               return PyTensor{a.program, a.program->accesses[a.id].buffer};
+                             })
       .def_property_readonly("dtype", [](A a) { return dtype_names[int(a.program->accesses[a.id].dtype)]; })
       .def_property_readonly("offset",
                              [](A a) { return expression_object(a.program, a.program->accesses[a.id].offset); })
@@ -209,34 +207,19 @@ void register_builder(py::module_& m) {
       .def(py::init<const std::string&, int, const std::string&>(), py::arg("chip"), py::arg("cores") = 1,
            py::arg("name") = "program")
       .def("core", [](B b, int k) { b.b.select_core(k); })
-      .def("source",
-           [](B b, const std::string& file, int line) {
-             b.b.set_source(file, line);
-             b.forget_line();
-           })
+      .def("source", [](B b, const std::string& file, int line) { b.b.set_source(file, line); })
       .def("hbm", &PyBuilder::hbm, py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("kind") = "input",
            py::arg("data") = py::none())
-      .def(
-          "sbuf",
-          [](B b, const std::string& name, py::handle shape, const std::string& dtype, py::handle address) {
-            return b.tile(Space::sbuf, name, shape, dtype, address);
-          },
-          py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("address") = py::none())
-      .def(
-          "psum",
-          [](B b, const std::string& name, py::handle shape, const std::string& dtype, py::handle address) {
-            return b.tile(Space::psum, name, shape, dtype, address);
-          },
-          py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("address") = py::none())
       .def("begin", [](B b, T t) { b.b.begin(t.id); })
       .def("release", [](B b, T t) { b.b.release(t.id); })
-      .def(
-          "take_views",
-          [](B b, py::object type, py::object convert) {
-            b.view_type = std::move(type);
-            b.convert = std::move(convert);
-          },
-          py::arg("type"), py::arg("convert"))
+      .def("take_views", &PyBuilder::take_views, py::arg("convert"), py::arg("written"), py::arg("package"),
+           py::arg("instructions_max"))
+      .def_property_readonly("line",
+                             [](B b) -> py::object {
+                               const Source s = b.b.current_source();
+                               if (s.file < 0) return py::make_tuple("", 0);
+                               return py::make_tuple(b.b.program->texts[s.file], s.line);
+                             })
       .def("symbol", [](B b, const std::string& name) { return expression_object(b.b.program, b.b.add_symbol(name)); })
       .def("_register",
            [](B b, const std::string& name) { return expression_object(b.b.program, b.b.add_register(name)); })

@@ -1,14 +1,12 @@
 // The hot path of tracing: instructions, access patterns and source lines from Python objects.
 #include <bit>
-#include <pybind11/detail/exception_translation.h>
 
 #include "core/python/builder.h"
+#include "core/python/view.h"
 
 namespace core::python {
 
 namespace {
-
-PyObject* attribute(const char* name) { return PyUnicode_InternFromString(name); }
 
 // Position of each keyword of a call in the parameters of its instruction, kept by the tuple of names: a call site has
 // one, so no name is looked up twice.
@@ -34,6 +32,13 @@ const std::vector<int>& positions_of(int op, PyObject* names, const Builder& bui
   }
   Py_INCREF(names);
   return it->second;
+}
+
+// 1000000 as 1,000,000.
+std::string grouped(i64 n) {
+  std::string s = std::to_string(n);
+  for (i64 at = i64(s.size()) - 3; at > 0; at -= 3) s.insert(std::size_t(at), ",");
+  return s;
 }
 
 int opcode_of(PyObject* name) {
@@ -64,33 +69,23 @@ Dtype PyBuilder::dtype_of(PyObject* name) {
 }
 
 i32 PyBuilder::access_of_view(PyObject* view) {
-  static PyObject *storage_name = attribute("_storage"), *key_name = attribute("key"),
-                  *offset_name = attribute("offset"), *steps_name = attribute("_steps"),
-                  *counts_name = attribute("_counts"), *dtype_name = attribute("dtype"),
-                  *indirect_name = attribute("indirect");
-  auto get = [](PyObject* o, PyObject* name) {
-    PyObject* value = PyObject_GetAttr(o, name);
-    if (!value) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(value);
-  };
-  const py::object offset = get(view, offset_name), steps = get(view, steps_name), counts = get(view, counts_name);
-  const Py_ssize_t dims = PyTuple_Check(counts.ptr()) ? PyTuple_GET_SIZE(counts.ptr()) : 0;
-  if (!PyLong_CheckExact(offset.ptr()) || dims < 1 || dims > access_dims_max ||
-      get(view, indirect_name).ptr() != Py_None) {
+  const ViewLayout& l = view_layout;
+  PyObject *offset = slot(view, l.offset), *steps = slot(view, l.steps), *counts = slot(view, l.counts);
+  const Py_ssize_t dims = PyTuple_Check(counts) ? PyTuple_GET_SIZE(counts) : 0;
+  if (!PyLong_CheckExact(offset) || dims < 1 || dims > access_dims_max || slot(view, l.indirect) != Py_None) {
     const py::object made = convert(py::handle(view));
     if (!is_a(made.ptr(), access_type)) fail(Category::configuration, "a view was not converted to an access");
     return as<PyAccess>(made.ptr())->id;
   }
   Program& p = *b.program;
-  const py::object tensor = get(get(view, storage_name).ptr(), key_name);
   Access a;
-  a.buffer = as<PyTensor>(tensor.ptr())->id;
-  a.dtype = dtype_of(get(view, dtype_name).ptr());
+  a.buffer = as<PyTensor>(slot(slot(view, l.storage), l.key))->id;
+  a.dtype = dtype_of(slot(view, l.dtype));
   a.dims = u8(dims);
-  a.offset = p.expressions.constant(PyLong_AsLongLong(offset.ptr()));
+  a.offset = p.expressions.constant(PyLong_AsLongLong(offset));
   for (Py_ssize_t i = 0; i < dims; ++i) {
-    a.stride[i] = expression_of(p, PyTuple_GET_ITEM(steps.ptr(), i));
-    a.count[i] = expression_of(p, PyTuple_GET_ITEM(counts.ptr(), i));
+    a.stride[i] = expression_of(p, PyTuple_GET_ITEM(steps, i));
+    a.count[i] = expression_of(p, PyTuple_GET_ITEM(counts, i));
   }
   return p.add_access(a);
 }
@@ -99,7 +94,7 @@ Value PyBuilder::value_of(PyObject* o) {
   Program& p = *b.program;
   if (o == Py_None) return {};
   if (o == Py_True || o == Py_False) return {ValueKind::boolean, o == Py_True};
-  if (is_a(o, view_type.ptr())) return {ValueKind::access, access_of_view(o)};
+  if (is_view(o)) return {ValueKind::access, access_of_view(o)};
   if (is_a(o, access_type)) return {ValueKind::access, as<PyAccess>(o)->id};
   if (is_a(o, tensor_type)) return {ValueKind::access, b.whole(as<PyTensor>(o)->id)};
   if (is_a(o, expression_type)) return {ValueKind::expression, as<PyExpression>(o)->id};
@@ -154,28 +149,35 @@ void PyBuilder::emit(PyObject* const* given_arguments, Py_ssize_t positional, Py
       given |= u64(1) << positions[k];
     }
   }
+  emit_given(Opcode(op), given, name);
+}
+
+// Emits `op` with those of `arguments_` that were given and the defaults of the others.
+void PyBuilder::emit_given(Opcode op, u64 given, i32 name) {
+  const Definition& d = definition(op);
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     const Parameter& q = d.parameters[i];
     if (given >> i & 1) {
       if (q.is_access() && !q.or_number && arguments_[i].kind != ValueKind::access)
         throw Error(Category::configuration,
-                    std::string(opcode_names[op]) + ": argument '" + q.name + "' must be a tensor access", b.place());
+                    std::string(opcode_names[int(op)]) + ": argument '" + q.name + "' must be a tensor access",
+                    b.place());
       if ((q.role == Role::alu || q.role == Role::activation || q.role == Role::text || q.role == Role::engine) &&
           arguments_[i].kind != ValueKind::text)
         throw Error(Category::configuration,
-                    std::string(opcode_names[op]) + ": argument '" + q.name + "' must be a name (str)", b.place());
+                    std::string(opcode_names[int(op)]) + ": argument '" + q.name + "' must be a name (str)", b.place());
       if (q.role == Role::list && arguments_[i].kind == ValueKind::integer)
         arguments_[i] = {ValueKind::list, b.program->intern_list({arguments_[i]})};
       if (q.role == Role::list && arguments_[i].kind != ValueKind::list)
         throw Error(Category::configuration,
-                    std::string(opcode_names[op]) + ": argument '" + q.name + "' must be a list", b.place());
+                    std::string(opcode_names[int(op)]) + ": argument '" + q.name + "' must be a list", b.place());
       continue;
     }
     switch (q.kind_of_default) {
       case 0:
         if (!q.optional && q.role != Role::engine)
-          throw Error(Category::configuration, std::string(opcode_names[op]) + ": argument '" + q.name + "' is missing",
-                      b.place());
+          throw Error(Category::configuration,
+                      std::string(opcode_names[int(op)]) + ": argument '" + q.name + "' is missing", b.place());
         break;
       case 2:
         arguments_[i] = {ValueKind::real, std::bit_cast<i64>(q.number_default)};
@@ -193,24 +195,46 @@ void PyBuilder::emit(PyObject* const* given_arguments, Py_ssize_t positional, Py
         break;
     }
   }
-  b.emit(Opcode(op), arguments_, name);
+  b.emit(op, arguments_, name);
+}
+
+// The arguments of a call by the place of their parameters; nullptr where there is none.
+template <std::size_t n>
+static std::array<PyObject*, n> by_parameter(const char* function, const std::array<const char*, n>& parameters,
+                                             PyObject* const* arguments, Py_ssize_t positional, PyObject* names) {
+  std::array<PyObject*, n> given{};
+  if (positional > Py_ssize_t(n))
+    fail(Category::configuration, std::string(function) + " takes at most " + std::to_string(n) + " arguments");
+  std::copy_n(arguments, positional, given.begin());
+  for (Py_ssize_t k = 0; names && k < PyTuple_GET_SIZE(names); ++k) {
+    PyObject* name = PyTuple_GET_ITEM(names, k);
+    std::size_t at = 0;
+    while (at < n && PyUnicode_CompareWithASCIIString(name, parameters[at])) ++at;
+    if (at == n)
+      fail(Category::configuration, std::string(function) + " has no argument '" + PyUnicode_AsUTF8(name) + "'");
+    given[at] = arguments[positional + k];
+  }
+  return given;
+}
+
+PyTensor PyBuilder::tile(Space space, PyObject* const* arguments, Py_ssize_t positional, PyObject* names) {
+  static const std::array<const char*, 4> parameters = {"name", "shape", "dtype", "address"};
+  const auto given = by_parameter(space_names[int(space)], parameters, arguments, positional, names);
+  if (!given[0] || !PyUnicode_Check(given[0]) || !given[1] || !given[2] || !PyUnicode_Check(given[2]))
+    throw Error(Category::configuration, "an on-chip tensor needs a name, a shape and a dtype", b.place());
+  i32 partition = -1;
+  i64 byte = -1;
+  const bool pinned = given[3] && given[3] != Py_None;
+  if (pinned) std::tie(partition, byte) = py::handle(given[3]).cast<std::pair<i32, i64>>();
+  return {b.program,
+          b.tile(space, PyUnicode_AsUTF8(given[0]), shape_of(given[1]), dtype_of(given[2]), partition, byte, pinned)};
 }
 
 PyAccess PyBuilder::access(PyObject* const* arguments, Py_ssize_t positional, PyObject* names) {
   static const std::array<const char*, 9> parameters = {"tensor",        "pattern",       "offset",
                                                         "dtype",         "scalar_offset", "scalar_stride",
                                                         "vector_offset", "vector_stride", "vector_bound"};
-  std::array<PyObject*, 9> given{};
-  if (positional > 9) fail(Category::configuration, "access takes at most 9 arguments");
-  std::copy_n(arguments, positional, given.begin());
-  for (Py_ssize_t k = 0; names && k < PyTuple_GET_SIZE(names); ++k) {
-    PyObject* name = PyTuple_GET_ITEM(names, k);
-    std::size_t at = 0;
-    while (at < parameters.size() && PyUnicode_CompareWithASCIIString(name, parameters[at])) ++at;
-    if (at == parameters.size())
-      fail(Category::configuration, "access has no argument '" + std::string(PyUnicode_AsUTF8(name)) + "'");
-    given[at] = arguments[positional + k];
-  }
+  const auto given = by_parameter("access", parameters, arguments, positional, names);
   if (!given[0] || !is_a(given[0], tensor_type))
     throw Error(Category::configuration, "access needs a tensor of this builder", b.place());
   auto none = [&](int at) { return !given[at] || given[at] == Py_None; };
@@ -250,14 +274,14 @@ PyAccess PyBuilder::access(PyObject* const* arguments, Py_ssize_t positional, Py
   if (!none(4)) {
     if (is_a(given[4], access_type))
       a.scalar_access = as<PyAccess>(given[4])->id;
-    else if (is_a(given[4], view_type.ptr()))
+    else if (is_view(given[4]))
       a.scalar_access = access_of_view(given[4]);
     else
       a.scalar_expression = expression_of(p, given[4]);
     a.scalar_stride = expression(5, 1);
   }
   if (!none(6)) {
-    if (is_a(given[6], view_type.ptr()))
+    if (is_view(given[6]))
       a.vector_access = access_of_view(given[6]);
     else if (is_a(given[6], access_type))
       a.vector_access = as<PyAccess>(given[6])->id;
@@ -269,43 +293,34 @@ PyAccess PyBuilder::access(PyObject* const* arguments, Py_ssize_t positional, Py
   return {b.program, p.add_access(a)};
 }
 
-py::object PyBuilder::locate(PyObject* package) {
+void PyBuilder::locate() {
+  if (++located_ > instructions_max_)
+    throw Error(Category::undefined_behaviour,
+                "a kernel has recorded " + grouped(instructions_max_) + " instructions and goes on", b.place(),
+                "let its Python loops end, or use nl.dynamic_range, which stays one loop");
   py::object frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   while (frame) {
     auto* f = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const py::object code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
-    PyObject* file = reinterpret_cast<PyCodeObject*>(code.ptr())->co_filename;
-    auto it = packages_.find(code.ptr());
-    if (it == packages_.end()) {
-      const Py_ssize_t n = PyUnicode_GET_LENGTH(package);
-      it = packages_.emplace(code.ptr(), std::pair{code, PyUnicode_Tailmatch(file, package, 0, n, -1) == 1}).first;
+    auto [known, fresh] = codes_.try_emplace(code.ptr());
+    Code& c = known->second;
+    if (fresh) {
+      c.code = code;
+      c.file = reinterpret_cast<PyCodeObject*>(code.ptr())->co_filename;
+      c.ours = PyUnicode_Tailmatch(c.file, package_.ptr(), 0, PyUnicode_GET_LENGTH(package_.ptr()), -1) == 1;
     }
-    if (!it->second.second) {
-      const int line = PyFrame_GetLineNumber(f);
-      if (file == file_ && line == line_) return py::none();
-      file_ = file;
-      line_ = line;
-      b.set_source(text_of(file), line);
-      return py::make_tuple(py::reinterpret_borrow<py::object>(file), line);
+    if (!c.ours) {
+      // Python finds a line by walking the whole table of its code object.
+      i32& source = c.sources.try_emplace(PyFrame_GetLasti(f), -1).first->second;
+      if (source < 0) source = b.program->intern_source({text_of(c.file), PyFrame_GetLineNumber(f)});
+      b.set_source(source);
+      return;
     }
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
   }
-  return py::none();
 }
 
 namespace {
-
-template <class F>
-PyObject* guarded(F&& f) {
-  try {
-    return f();
-  } catch (py::error_already_set& e) {
-    e.restore();
-  } catch (...) {
-    py::detail::try_translate_exceptions();
-  }
-  return nullptr;
-}
 
 PyObject* emit_function(PyObject* self, PyObject* const* arguments, Py_ssize_t positional, PyObject* names) {
   return guarded([&] {
@@ -318,22 +333,38 @@ PyObject* access_function(PyObject* self, PyObject* const* arguments, Py_ssize_t
   return guarded([&] { return py::cast(as<PyBuilder>(self)->access(arguments, positional, names)).release().ptr(); });
 }
 
-PyObject* locate_function(PyObject* self, PyObject* package) {
-  return guarded([&] { return as<PyBuilder>(self)->locate(package).release().ptr(); });
+template <Space space>
+PyObject* tile_function(PyObject* self, PyObject* const* arguments, Py_ssize_t positional, PyObject* names) {
+  return guarded(
+      [&] { return py::cast(as<PyBuilder>(self)->tile(space, arguments, positional, names)).release().ptr(); });
+}
+
+PyCFunction with_keywords(PyObject* (*f)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(f));
+}
+
+PyObject* locate_function(PyObject* self, PyObject*) {
+  return guarded([&] {
+    as<PyBuilder>(self)->locate();
+    Py_RETURN_NONE;
+  });
 }
 
 }  // namespace
 
 void add_emit(py::class_<PyBuilder>& builder) {
+  constexpr int flags = METH_FASTCALL | METH_KEYWORDS;
   static PyMethodDef methods[] = {
-      {"emit", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(emit_function)),
-       METH_FASTCALL | METH_KEYWORDS, "emit(instruction, /, **arguments): append one instruction."},
-      {"access", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(access_function)),
-       METH_FASTCALL | METH_KEYWORDS,
+      {"emit", with_keywords(emit_function), flags, "emit(instruction, /, **arguments): append one instruction."},
+      {"access", with_keywords(access_function), flags,
        "access(tensor, pattern=None, offset=0, dtype=None, scalar_offset=None, scalar_stride=1, vector_offset=None, "
        "vector_stride=1, vector_bound=None): an access pattern, in elements of dtype."},
-      {"locate", locate_function, METH_O,
-       "locate(package): record the innermost line outside of `package`; (file, line) where it changed, else None."}};
+      {"sbuf", with_keywords(tile_function<Space::sbuf>), flags,
+       "sbuf(name, shape, dtype, address=None): a tensor in SBUF; address: (partition, byte) pins it."},
+      {"psum", with_keywords(tile_function<Space::psum>), flags,
+       "psum(name, shape, dtype, address=None): a tensor in PSUM; address: (partition, byte) pins it."},
+      {"locate", locate_function, METH_NOARGS,
+       "locate(): what follows is of the innermost Python line outside of the front end (`take_views`)."}};
   auto* type = reinterpret_cast<PyTypeObject*>(builder.ptr());
   for (PyMethodDef& m : methods) {
     const py::object method = py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, &m));

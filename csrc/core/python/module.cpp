@@ -132,6 +132,7 @@ PYBIND11_MODULE(_C, m) {
       "a^T b, as nc_matmul computes it");
   register_builder(m);
   register_views(m);
+  register_recorder(m);
   register_program(m);
   register_execution(m);
 }

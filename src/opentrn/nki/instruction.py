@@ -3,7 +3,8 @@
 The signatures in `isa_compute`, `isa_memory` and `classic/isa` are the table: the annotation of a parameter
 says what it is, and the two decorators here write the body once for all of them. A modern instruction writes
 into `dst`; a classic one returns a tile whose place is still open. The bodies are generated as code, because
-a kernel records a hundred thousand instructions and each argument's conversion would cost a call.
+a kernel records a hundred thousand instructions and each argument's conversion would cost a call; a modern
+instruction whose arguments are tiles and plain values does not even run it (csrc/core/python/recorder.cpp).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from opentrn.core._C import recorder
 from opentrn.nki import enums
 from opentrn.nki.isa_common import command, member, op_name, reduction_name
 from opentrn.nki.tracing import active
@@ -87,13 +89,54 @@ _CLASSIC: dict[str, str] = {
 }
 
 
+# What the core's builder reads itself of each kind; an instruction with another kind runs its body.
+_READ_BY_BUILDER = {
+    "Write": "write",
+    "WriteIfGiven": "write_if_given",
+    "Read": "read",
+    "ReadIfGiven": "read_if_given",
+    "Scalar": "scalar",
+    "Expression": "integer",
+    "Flag": "flag",
+    "Integer": "integer",
+    "IntegerIfGiven": "integer_if_given",
+    "Float": "real",
+    "Sequence": "sequence",
+    "Plain": "plain",
+    "Any": "ignored",
+}
+# Kinds whose values are few and stay the same objects: the builder asks for the name of each once.
+_TOKENS: dict[str, Callable[[Any], str | None]] = {
+    "Operation": op_name,
+    "OperationOrEqual": lambda op: op_name(op) or "equal",
+    "Reduction": reduction_name,
+    "ReductionOrMaximum": lambda op: reduction_name(op) or "maximum",
+    "Command": command,
+    "Engine": lambda value: member(value, enums.engine, "engine"),
+    "DmaEngine": lambda value: member(value, enums.dma_engine, "dma_engine"),
+    "DgeMode": lambda value: member(value, enums.dge_mode, "dge_mode"),
+    "OobMode": lambda value: member(value, enums.oob_mode, "oob_mode"),
+    "PerfMode": lambda value: member(value, enums.matmul_perf_mode, "perf_mode"),
+}
+
+
 def instruction(function: Callable[..., None]) -> Callable[..., None]:
     """A modern instruction: each annotated argument goes to the builder under its own name."""
-    return _generate(
-        function,
-        ["t = active()", "t.locate()", f"t.emit({function.__name__!r}, {_arguments(function, _MODERN)})"],
-        {},
-    )
+    name = function.__name__
+    body = ["t = active()", "t.locate()", f"t.emit({name!r}, {_arguments(function, _MODERN)})"]
+    in_python = _generate(function, body, {})
+    arguments, defaults = [], {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        kind = parameter.annotation
+        if kind not in _READ_BY_BUILDER and kind not in _TOKENS:
+            return in_python
+        arguments.append((parameter.name, _READ_BY_BUILDER.get(kind, "token"), _TOKENS.get(kind)))
+        if parameter.default is not parameter.empty:
+            defaults[parameter.name] = parameter.default
+    recorded: Callable[..., None] = recorder(in_python, name, arguments, defaults)
+    return functools.update_wrapper(recorded, function)
 
 
 def tile_instruction(

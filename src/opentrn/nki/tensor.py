@@ -11,10 +11,11 @@ differences of 0.5.0 are marked at the place.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
-from opentrn.core._C import cut_view, view_pattern
+from opentrn.core._C import cut_view, describe_views, view_pattern
 from opentrn.errors import OutOfBoundsError, UnsupportedError
 from opentrn.nki import version
 from opentrn.nki.affine import Affine
@@ -95,12 +96,8 @@ class Storage:
     def __init__(self, shape: tuple[int, ...], dtype: str, buffer: MemoryRegion, name: str) -> None:
         self.shape, self.dtype, self.buffer, self.name = shape, dtype, buffer, name
         self.on_chip = buffer is MemoryRegion.sbuf or buffer is MemoryRegion.psum
-        if self.on_chip:
-            self.partitions = shape[0]
-            self.partition_bytes = math.prod(shape[1:]) * ITEMSIZE[dtype]
-        else:
-            self.partitions = 1
-            self.partition_bytes = math.prod(shape) * ITEMSIZE[dtype]
+        self.partitions = shape[0] if self.on_chip else 1
+        self.partition_bytes = math.prod(shape) // self.partitions * ITEMSIZE[dtype]
         self.key: Any = None
         self.owner: Any = None
         self.address: Any = None
@@ -278,14 +275,14 @@ class NkiTensor(NKIObject):
         that uses a pattern which leaves the storage raises OutOfBoundsError.
         """
         storage = self._storage
+        if offset is None:
+            offset = self.offset if version.at_least(0, 5) else 0
         if dtype is None and scalar_offset is None and vector_offset is None:
             view = view_pattern(self, pattern, offset, ITEMSIZE[self.dtype])
             if view is not None:
                 return view
         new_dtype = self.dtype if dtype is None else name_of(dtype)
-        if offset is None:
-            offset = self.offset if version.at_least(0, 5) else 0
-        elif not isinstance(offset, (Affine, int)):
+        if not isinstance(offset, (Affine, int)):
             offset = int(offset)
         steps = tuple(int(pair[0]) for pair in pattern)
         counts = tuple(int(pair[1]) for pair in pattern)
@@ -474,6 +471,10 @@ class NkiTensor(NKIObject):
         return NkiTensor(self._storage, self.dtype, self.offset, tuple(steps), tuple(counts), self.indirect)
 
 
+describe_views(NkiTensor, Storage)
+
+
+@functools.lru_cache(maxsize=4096)
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major steps, in elements."""
     steps = [1] * len(shape)

@@ -233,7 +233,7 @@ class Call:
         )
 
     def _trace(self) -> Traced:
-        launch, parameters = self.launch, inspect.signature(self.function).parameters
+        launch, parameters = self.launch, signature(self.function).parameters
         tracer = Tracer(
             self.chip, launch.cores, len(launch.sizes), name_of_kernel(self.function), self.rank, self.world
         )
@@ -298,10 +298,24 @@ def trace(
     return call.traced(), call.arrays()
 
 
+_signatures: weakref.WeakKeyDictionary[Any, inspect.Signature] = weakref.WeakKeyDictionary()
+
+
+def signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a kernel, read once."""
+    try:
+        known = _signatures.get(function)
+        if known is None:
+            known = _signatures[function] = inspect.signature(function)
+    except TypeError:  # no key of a dictionary
+        return inspect.signature(function)
+    return known
+
+
 def bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call by parameter name, defaults included."""
     try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound = signature(function).bind(*args, **kwargs)
     except TypeError as error:
         raise ConfigurationError(f"kernel {name_of_kernel(function)}: {error}") from error
     bound.apply_defaults()

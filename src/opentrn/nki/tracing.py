@@ -16,12 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.errors import (
-    ConfigurationError,
-    OutOfBoundsError,
-    UndefinedBehaviourError,
-    UnsupportedError,
-)
+from opentrn.core._C import record_into
+from opentrn.errors import ConfigurationError, OutOfBoundsError, UnsupportedError
 from opentrn.nki import engine_hook
 from opentrn.nki.affine import Affine, Symbol
 from opentrn.nki.dtypes import ITEMSIZE, name_of
@@ -51,6 +47,11 @@ def active_or_none() -> Tracer | None:
     return getattr(_local, "tracer", None)
 
 
+def _work_with(tracer: Tracer | None) -> None:
+    _local.tracer = tracer
+    record_into(tracer.builder if tracer is not None and tracer._takes_views else None)
+
+
 class Tracer:
     """Everything one kernel call needs while its program is built.
 
@@ -67,11 +68,6 @@ class Tracer:
         self.builder = engine_hook.builder(chip, lnc, name)
         self.emit = self.builder.emit
         self._make_access = self.builder.access
-        # The core's builder reads views itself and finds the user's line; other engines are told both.
-        self._takes_views = hasattr(self.builder, "take_views")
-        if self._takes_views:
-            self.builder.take_views(NkiTensor, self._access)
-        self._find_line = getattr(self.builder, "locate", None) or self._search_line
         self.core = 0
         self.shared: list[Storage] = []
         self._shared_used = 0
@@ -79,15 +75,18 @@ class Tracer:
         self._constants: dict[Any, Storage] = {}
         self._identities: dict[Any, NkiTensor] = {}
         self.written: set[Storage] = set()
-        self.inputs: dict[str, tuple[Storage, np.ndarray]] = {}
+        # The core's builder reads views itself and finds the user's line; other engines are told both.
+        self._takes_views = hasattr(self.builder, "take_views")
         self._line: tuple[str, int] = ("", 0)
+        if self._takes_views:
+            self.builder.take_views(self._access, self.written, _PACKAGE, MOST_INSTRUCTIONS)
+        self.inputs: dict[str, tuple[Storage, np.ndarray]] = {}
         self.loops: list[Any] = []
         self.in_no_reorder = 0
         self.broken_loop: str | None = None
         self.pending: Any = None  # the classic operation that is held back
         self.peeks = 0
         self.values_known = True  # False: the arguments are placeholders without values
-        self.instructions = 0
         self.pinned: PinnedTensors | None = None  # follows overlapping addresses in checked calls
         self.loop_count = 0
         self.loop_sums: dict[Any, Any] = {}
@@ -95,16 +94,17 @@ class Tracer:
 
     # -- life cycle ------------------------------------------------------------------------------------
     def __enter__(self) -> Tracer:
-        self._outer = getattr(_local, "tracer", None)
-        _local.tracer = self
+        self._outer = active_or_none()
+        _work_with(self)
         return self
 
     def __exit__(self, *details: object) -> None:
-        _local.tracer = self._outer
+        _work_with(self._outer)
 
     def release(self) -> None:
         """Drop what only the trace needed: results of a kernel refer to their tracer for as long as its
         program is kept."""
+        self._line, self._takes_views = self.line, False
         self.builder = self.emit = self._make_access = None
         self.inputs, self.shared, self.written = {}, [], set()
         self._constants, self._identities, self.loop_sums = {}, {}, {}
@@ -161,34 +161,20 @@ class Tracer:
     # -- where we are ------------------------------------------------------------------------------------
     def locate(self) -> None:
         """Tell the builder the user's line: the innermost frame outside of this package."""
-        self.instructions += 1
-        if self.instructions > MOST_INSTRUCTIONS:
-            raise UndefinedBehaviourError(
-                f"a kernel has recorded {MOST_INSTRUCTIONS:,} instructions and goes on",
-                where=self.where,
-                cure="let its Python loops end, or use nl.dynamic_range, which stays one loop",
-            )
-        line = self._find_line(_PACKAGE)
-        if line is not None:
-            self._line = line
-
-    def _search_line(self, package: str) -> tuple[str, int] | None:
-        """The user's line if it is another than before; told to the builder."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename.startswith(package):
+        if self._takes_views:
+            self.builder.locate()
+            return
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
             frame = frame.f_back
-        if frame is None:
-            return None
-        line = (frame.f_code.co_filename, frame.f_lineno)
-        if line == self._line:
-            return None
-        self.builder.source(*line)
-        return line
+        if frame is not None and self._line != (frame.f_code.co_filename, frame.f_lineno):
+            self._line = (frame.f_code.co_filename, frame.f_lineno)
+            self.builder.source(*self._line)
 
     @property
     def line(self) -> tuple[str, int]:
         """The user's file and line of the last `locate`."""
-        return self._line
+        return self.builder.line if self._takes_views else self._line
 
     def forget_line(self) -> None:
         """The builder was told another line: tell it again next time."""
@@ -197,17 +183,18 @@ class Tracer:
     def user_line(self) -> tuple[str, int]:
         """Where the user's code is now."""
         self.locate()
-        return self._line
+        return self.line
 
     @property
     def where(self) -> str:
-        return f"{self._line[0]}:{self._line[1]}"
+        file, line = self.line
+        return f"{file}:{line}"
 
     # -- tensors ---------------------------------------------------------------------------------------------
     def allocate(self, shape: Any, dtype: Any, buffer: MemoryRegion, name: str, address: Any) -> NkiTensor:
         """A new tensor. address: (start partition, byte offset) or None. Raises OutOfBoundsError."""
         self.locate()
-        dims = tuple(int(n) for n in shape) if not isinstance(shape, int) else (shape,)
+        dims = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
         if not dims or min(dims) < 1:
             raise OutOfBoundsError(f"a tensor of shape {dims} has no elements", where=self.where)
         dtype = name_of(dtype)
@@ -215,7 +202,7 @@ class Tracer:
             raise UnsupportedError(
                 f"buffer must be nl.sbuf, nl.psum, nl.hbm or nl.shared_hbm, not {buffer!r}", where=self.where
             )
-        storage = Storage(dims, dtype, buffer, name or f"{buffer.value}_tensor")
+        storage = Storage(dims, dtype, buffer, name or f"{buffer._value_}_tensor")
         storage.owner = self
         if storage.on_chip:
             if dims[0] > PARTITIONS:
