@@ -50,12 +50,13 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @functools.cache
 def use_library_gemm() -> str:
-    """Gives the core a library's sgemm: torch's where torch is loaded, else NumPy's OpenBLAS. Returns its
-    name.
+    """Gives the core a library's sgemm: torch's (MKL) where torch is loaded, else NumPy's OpenBLAS. Returns
+    its name.
 
-    Without one the core uses its own kernel ("own").
+    On processors of other makers MKL takes a slow path, so they get OpenBLAS. Without a library the core uses
+    its own kernel ("own").
     """
-    if "torch" in sys.modules:
+    if "torch" in sys.modules and _is_intel():
         library = ctypes.CDLL(
             str(Path(sys.modules["torch"].__file__ or "").parent / "lib" / "libtorch_cpu.so")
         )
@@ -70,6 +71,13 @@ def use_library_gemm() -> str:
             _C.set_gemm_hook(_address(library.scipy_sgemm_64_), True, _address(single) if single else 0)
             return "openblas"
     return "own"
+
+
+def _is_intel() -> bool:
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
 
 
 def _address(function: Any) -> int:
