@@ -16,6 +16,7 @@ Pages::Pages(u64 bytes) : size_(bytes ? bytes : 1) {
          "use a smaller program, or a dry run");
   data_ = static_cast<u8*>(p);
 }
+void Pages::prefer_large() { madvise(data_, size_, MADV_HUGEPAGE); }
 Pages::~Pages() {
   if (data_) munmap(data_, size_);
 }
@@ -107,6 +108,17 @@ void mark_unwritten(const Region& r, u64 at, u64 n) {
       });
 }
 
+void clear_unwritten(const Region& r) {
+  for (u64 at = 0; at < r.size; at += 64) {
+    u64 bits;  // `written` is longer than the region by a word
+    std::memcpy(&bits, r.written + at / 8, 8);
+    if (bits == ~u64(0)) continue;
+    const u64 n = std::min<u64>(64, r.size - at);
+    for (u64 i = 0; i < n; ++i)
+      if (!(bits >> i & 1)) r.base[at + i] = 0;
+  }
+}
+
 CoreMemory::CoreMemory(i64 sbuf_bytes, i64 psum_bytes)
     : sbuf_pitch(sbuf_bytes + 192),
       psum_pitch(psum_bytes + 192),
@@ -114,6 +126,8 @@ CoreMemory::CoreMemory(i64 sbuf_bytes, i64 psum_bytes)
       sbuf_bits_(u64(sbuf_pitch) * partitions_max / 8 + 8),
       psum_pages_(u64(psum_pitch) * partitions_max),
       psum_bits_(u64(psum_pitch) * partitions_max / 8 + 8) {
+  // A tile has a few KiB in each of 128 partitions: with pages of 4 KiB nearly every row costs a look-up of its own.
+  for (Pages* pages : {&sbuf_pages_, &sbuf_bits_, &psum_pages_, &psum_bits_}) pages->prefer_large();
   sbuf = {sbuf_pages_.data(), u64(sbuf_pitch) * partitions_max, sbuf_bits_.data(), false};
   psum = {psum_pages_.data(), u64(psum_pitch) * partitions_max, psum_bits_.data(), false};
 }

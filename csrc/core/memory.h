@@ -18,6 +18,7 @@ struct Region {
 bool all_written(const Region& r, u64 at, u64 n);
 void mark_written(const Region& r, u64 at, u64 n);
 void mark_unwritten(const Region& r, u64 at, u64 n);
+void clear_unwritten(const Region& r);  // zeros where nothing was written; `written` has 8 bytes to spare
 
 // Anonymous zero pages: memory that a program does not touch costs nothing.
 class Pages {
@@ -28,6 +29,7 @@ class Pages {
   Pages(Pages&& other) noexcept { *this = std::move(other); }
   Pages& operator=(Pages&& other) noexcept;
   Pages(const Pages&) = delete;
+  void prefer_large();  // large pages of the host where it has them
   u8* data() const { return data_; }
   u64 size() const { return size_; }
 

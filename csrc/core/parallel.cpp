@@ -56,6 +56,7 @@ struct Analysis {
   i64 trips, step;
   std::map<i32, Axis> inner;  // slot of a loop inside the body: (step, trips)
   std::set<i32> written, read, begun, matmul_targets;
+  std::set<i32> touched, fresh;  // fresh: an iteration does nothing with the tensor before it begins it anew
   std::map<i32, std::vector<const PlanAccess*>> hbm_writes;
   std::set<i32> hbm_reads;
 
@@ -155,6 +156,7 @@ struct Analysis {
   bool add_access(const PlanAccess& a, Role role, Opcode op) {
     for (i32 id : {a.scalar_access, a.vector_access})
       if (id >= 0 && !add_access(plan.accesses[id], Role::read, op)) return false;
+    const bool first = touched.insert(a.buffer).second;
     if (role == Role::any) return true;
     const bool writes = role != Role::read, reads = role == Role::read;
     if (a.space == Space::hbm) {
@@ -167,6 +169,8 @@ struct Analysis {
     if (!writes) return true;
     written.insert(a.buffer);
     if (role == Role::begin) begun.insert(a.buffer);
+    // What a pinned tensor begins with may be another's: beginning it forgets nothing.
+    if (role == Role::begin && first && !plan.program->buffers[a.buffer].pinned) fresh.insert(a.buffer);
     if (op == Opcode::nc_matmul || op == Opcode::nc_matmul_mx) matmul_targets.insert(a.buffer);
     if (a.offset.general >= 0 || a.indirect) return false;
     for (i32 t = 0; t < a.offset.terms; ++t)
@@ -269,6 +273,8 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
              {},
              {},
              {},
+             {},
+             {},
              {}};
   if (!analyse(core, at, a)) {
     core.parallel_refused[loop.index] = 1;
@@ -303,6 +309,7 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
     try {
       if (omp_get_thread_num() == 0 && core.rank.options.poll) core.rank.options.poll();
       for (i32 b : a.written) {
+        if (a.fresh.count(b)) continue;
         const Buffer& buffer = program.buffers[b];
         const Region& region = buffer.space == Space::sbuf ? w.memory->sbuf : w.memory->psum;
         for (i64 p = 0; p < plan.buffer_partitions[b]; ++p) {
