@@ -136,6 +136,25 @@ def test_a_larger_sample_contains_the_smaller(checkout):
     assert names(results) != few
 
 
+IN_CLASSES = """
+import pytest
+
+class TestWork:
+    @pytest.mark.simulation
+    @pytest.mark.parametrize("n", range(4))
+    def test_work(self, n):
+        sum(range(1_000_000))
+"""
+
+
+def test_a_file_whose_budget_is_used_up_does_not_harm_the_next(checkout):
+    names = [f"test/unit/test_{number}.py" for number in range(5)]  # the first and the last share a process
+    for name in names:
+        (checkout / name).write_text(IN_CLASSES)
+    _, summary, _ = run(checkout, "--budget", "0.001", "--sample", "4", *names)
+    assert [summary["files"][name]["passed"] for name in names] == [1] * 5 and summary["cases"] == 5
+
+
 def test_only_the_large_cases(checkout):
     code, summary, _ = run(checkout, "--large", "only")
     assert code == 0 and summary["large"] == summary["cases"] == 1

@@ -138,10 +138,14 @@ def pytest_collectreport(report: Any) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: Any) -> bool | None:
+def pytest_runtest_protocol(item: Any, nextitem: Any) -> bool | None:
     """Leave out the rest of a file whose budget is used up; its cases come in random order."""
     budget = _PLAN.get("budget", 0.0)
-    return True if budget and _SPENT.get(item.nodeid.split("::")[0], 0.0) > budget else None
+    if not budget or _SPENT.get(item.nodeid.split("::")[0], 0.0) <= budget:
+        return None
+    # The case that ran last left standing what this one would have used.
+    item.session._setupstate.teardown_exact(nextitem)
+    return True
 
 
 def _alarm(number: int, frame: Any) -> None:
