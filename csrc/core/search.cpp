@@ -3,10 +3,42 @@
 #include <numeric>
 
 #include "core/instructions.h"
+#include "core/vectorised.h"
 
 namespace core {
 
 namespace {
+
+constexpr i64 block = 32;  // elements that are looked at together before any of them is looked at alone
+
+// The eight largest of a row of at least eight, descending. Most blocks hold nothing above the eighth so far.
+CORE_VECTORISED void largest8(const float* row, i64 n, float* best) {
+  std::copy(row, row + 8, best);
+  std::sort(best, best + 8, std::greater<float>());
+  for (i64 start = 8; start < n; start += block) {
+    const i64 stop = std::min(n, start + block);
+    int above = 0;
+    for (i64 i = start; i < stop; ++i) above |= row[i] > best[7];
+    if (!above) continue;
+    for (i64 i = start; i < stop; ++i) {
+      if (!(row[i] > best[7])) continue;
+      int at = 7;
+      for (; at > 0 && row[i] > best[at - 1]; --at) best[at] = best[at - 1];
+      best[at] = row[i];
+    }
+  }
+}
+
+// The first place from `from` on that holds `value`; n: none.
+CORE_VECTORISED i64 first_equal(const float* row, i64 from, i64 n, float value) {
+  for (i64 start = from; start < n; start += block) {
+    const i64 stop = std::min(n, start + block);
+    int equal = 0;
+    for (i64 i = start; i < stop; ++i) equal |= row[i] == value;
+    if (equal) return std::find(row + start, row + stop, value) - row;
+  }
+  return n;
+}
 
 void max8(Call& c) {
   const Tile dst = c.tile(0), src = c.tile(1);
@@ -14,7 +46,7 @@ void max8(Call& c) {
   for (i64 p = 0; p < dst.partitions; ++p) {
     const float* row = read_floats(src, p, 0, src.elements, buffer.data());
     float best[8];
-    std::partial_sort_copy(row, row + src.elements, best, best + 8, std::greater<float>());
+    largest8(row, src.elements, best);
     write_floats(dst, p, 0, 8, best);
   }
 }
@@ -35,12 +67,8 @@ void find_index8(Call& c) {
       i64 from = 0;
       for (int j = 0; j < k; ++j)
         if (wanted[j] == wanted[k] && found[j] != all_ones(dst)) from = std::max(from, found[j] + 1);
-      found[k] = all_ones(dst);
-      for (i64 i = from; i < data.elements; ++i)
-        if (row[i] == wanted[k]) {
-          found[k] = i;
-          break;
-        }
+      const i64 at = first_equal(row, from, data.elements, wanted[k]);
+      found[k] = at < data.elements ? at : all_ones(dst);
     }
     write_integers(dst, p, 0, 8, found, true);
   }
