@@ -83,10 +83,8 @@ const LoopFacts& Walker::loop_facts(i32 loop, std::size_t begin, std::size_t end
       (reach < 0 ? low : high) += reach;
     }
     if (op.rotation >= 0) high += (tables.rotations[op.rotation].copies - 1) * tables.rotations[op.rotation].stride;
-    const i64 top = i64(m.chunk_of.size()) - 1;
-    for (i32 c = m.chunk_of[std::clamp<i64>(low / m.granule, 0, top)];
-         c <= m.chunk_of[std::clamp<i64>((high - 1) / m.granule, 0, top)]; ++c)
-      for (int g = 0; g < groups; ++g) into[(m.first + c) * groups + g] = 1;
+    for (i32 c = m.at(low); c <= m.at(high - 1); ++c)
+      for (int g = 0; g < groups; ++g) into[c * groups + g] = 1;
   };
   for (i32 o : f.moving_writes) {
     mark(o, moved_write);

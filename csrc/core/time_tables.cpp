@@ -1,6 +1,7 @@
 #include "core/time_tables.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -411,6 +412,7 @@ void TimeTables::cut(int core) {
     map.granule = 0;
     for (i64 b : breaks) map.granule = std::gcd(map.granule, b);
     if (size / map.granule > (1 << 18)) map.granule = std::max<i64>(1, size >> 18);
+    if (std::has_single_bit(u64(map.granule))) map.shift = std::countr_zero(u64(map.granule));
     map.chunk_of.assign(size / map.granule + 2, 0);
     i32 chunk = -1;
     auto it = breaks.begin();
@@ -433,9 +435,8 @@ void TimeTables::cut(int core) {
       op.fixed = op.byte.terms == 0 && op.rotation < 0;
       if (!op.fixed) continue;
       const ChunkMap& m = maps[core][index];
-      const i64 top = i64(m.chunk_of.size()) - 1;
-      op.first = m.first + m.chunk_of[std::clamp<i64>((op.byte.c + op.low) / m.granule, 0, top)];
-      op.last = m.first + m.chunk_of[std::clamp<i64>((op.byte.c + op.high - 1) / m.granule, 0, top)];
+      op.first = m.at(op.byte.c + op.low);
+      op.last = m.at(op.byte.c + op.high - 1);
     }
   }
 }

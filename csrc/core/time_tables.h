@@ -1,5 +1,7 @@
 // What the time visitor knows of a plan before it walks it.
 #pragma once
+#include <algorithm>
+
 #include "core/builder.h"
 #include "core/time.h"
 
@@ -10,8 +12,14 @@ enum class Kind : u8 { compute, dma, begin, barrier, sendrecv, collective, regis
 // One tracked memory of a core, cut into chunks at every boundary some access has.
 struct ChunkMap {
   i64 granule = 1;
+  int shift = -1;             // of a granule that is a power of two: a division for every operand would show
   std::vector<i32> chunk_of;  // granule -> chunk
   i32 chunks = 0, first = 0;  // first: index of chunk 0 in the core's state
+  // The chunk that holds a byte (the nearest one for bytes outside), as an index in the core's state.
+  i32 at(i64 byte) const {
+    const i64 place = shift >= 0 ? byte >> shift : byte / granule;
+    return first + chunk_of[std::clamp<i64>(place, 0, i64(chunk_of.size()) - 1)];
+  }
 };
 
 struct Operand {

@@ -179,9 +179,8 @@ struct Walker {
     i64 byte = o.byte.c;
     for (i32 k = 0; k < o.byte.terms; ++k) byte += o.byte.coefficient[k] * slots[o.byte.slot[k]];
     if (o.rotation >= 0) byte += std::max<i64>(0, place[o.rotation]) * tables.rotations[o.rotation].stride;
-    const i64 top = i64(m.chunk_of.size()) - 1;
-    first = m.first + m.chunk_of[std::clamp<i64>((byte + o.low) / m.granule, 0, top)];
-    last = m.first + m.chunk_of[std::clamp<i64>((byte + o.high - 1) / m.granule, 0, top)];
+    first = m.at(byte + o.low);
+    last = m.at(byte + o.high - 1);
   }
 
   // Chunk ranges of the operands of the instruction being walked: `need` finds them, `touch` uses them again.
