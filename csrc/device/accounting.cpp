@@ -38,6 +38,13 @@ void count(Device& device, OperatorTraits& traits, const timeline::OperatorCost&
   }
 }
 
+// Where the running operator was called; work that is no operator (collectives, transfers) belongs where it is issued.
+trace::Place place_of_work() {
+  const memory::Origin& origin = current_origin();
+  if (C10_UNLIKELY(!origin.operator_id)) return trace::current_place();
+  return {origin.module_id, static_cast<trace::Phase>(origin.phase)};
+}
+
 // Nowhere to keep the cost of work that no tensor tells.
 timeline::KnownCost* place_of_cost(const Ran& ran, const timeline::Work* given) {
   if (ran.known) return ran.known;
@@ -64,11 +71,11 @@ timeline::Interval account_known(OperatorTraits& traits, c10::DeviceIndex index,
   Context& context = Context::get();
   Device& device = context.device(index);
   const timeline::Interval interval = device.timeline.issue(context.machine(), stream, cost.duration);
-  const trace::Phase phase = trace::current_phase();
-  count(device, traits, cost, phase);
+  const trace::Place place = place_of_work();
+  count(device, traits, cost, place.phase);
   if (trace::active()) {
     trace::add({traits.id, static_cast<int8_t>(index), static_cast<int32_t>(stream), interval, cost,
-                device.memory.allocated(), phase},
+                device.memory.allocated(), place},
                inputs, outputs);
   }
   return interval;

@@ -64,12 +64,20 @@ void move_guard(Allocation* allocation, int by) {
 
 // ---- Blocks ------------------------------------------------------------------------------------------------------
 
+// The time of an event; nobody asks for it while nothing is logged.
+int64_t event_time(const memory::SegmentAllocator& memory) { return memory.logging() ? timeline::host_now() : 0; }
+
+void give_back(memory::Block* block, c10::DeviceIndex index) {
+  memory::SegmentAllocator& memory = Context::get().device(index).memory;
+  memory.release(block, event_time(memory));
+}
+
 void release(void* context) {
   auto* allocation = static_cast<Allocation*>(context);
   if (!allocation->backed) dry::count_unbacked(-1);
   // A forked child drops tensors that its parent owns: nothing to give back, and nothing may raise here.
   if (allocation->block && !Context::get().forked()) {
-    Context::get().device(allocation->device).memory.release(allocation->block, timeline::host_now());
+    give_back(allocation->block, allocation->device);
   }
   delete allocation;
 }
@@ -80,7 +88,7 @@ memory::Block* new_block(size_t bytes, c10::DeviceIndex index) {
   context.mark_used();
   if (bytes == 0) return nullptr;
   memory::Shortage shortage{};
-  memory::Block* block = device.memory.allocate(bytes, this_origin, timeline::host_now(), &shortage);
+  memory::Block* block = device.memory.allocate(bytes, this_origin, event_time(device.memory), &shortage);
   if (!block) raise_out_of_memory(device, index, shortage, frame_name);
   return block;
 }
@@ -140,7 +148,7 @@ c10::Storage new_storage(size_t bytes, c10::DeviceIndex device, bool backed) {
   try {
     host = new_host_storage(bytes, backed);
   } catch (...) {
-    if (block) Context::get().device(device).memory.release(block, timeline::host_now());
+    if (block) give_back(block, device);
     throw;
   }
   return wrap(block, std::move(host), bytes, device, backed);
@@ -224,7 +232,8 @@ void mark_category(const at::TensorBase& tensor, memory::Category category) {
   if (tensor.device().type() != kNeuron || !tensor.has_storage()) return;
   Allocation* allocation = allocation_of(tensor.storage().unsafeGetStorageImpl());
   if (!allocation || !allocation->block) return;
-  Context::get().device(allocation->device).memory.set_category(allocation->block, category, timeline::host_now());
+  memory::SegmentAllocator& memory = Context::get().device(allocation->device).memory;
+  memory.set_category(allocation->block, category, event_time(memory));
 }
 
 memory::Origin& current_origin() { return this_origin; }

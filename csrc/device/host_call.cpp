@@ -62,24 +62,25 @@ HostCall::~HostCall() {
     }
   }
   for (Argument& argument : arguments_) {
-    if (argument.alias.defined()) keep_alias(argument.original, std::move(argument.alias));
+    if (argument.alias.defined()) keep_alias(*argument.original, std::move(argument.alias));
   }
 }
 
-at::Tensor HostCall::take(const at::Tensor& tensor, int argument) {
+at::Tensor HostCall::take(Held tensor, int argument) {
   const bool written = traits_.writes(argument);
   const auto number = static_cast<uint8_t>(argument);
-  if (!is_neuron(tensor)) {
-    check_place(traits_, tensor, argument, device_);
-    arguments_.push_back({tensor, at::Tensor(), written, number});
-    return tensor;
+  if (!is_neuron(*tensor)) {
+    check_place(traits_, *tensor, argument, device_);
+    at::Tensor same = *tensor;
+    arguments_.push_back({std::move(tensor), at::Tensor(), written, number});
+    return same;
   }
-  if (device_ < 0) device_ = tensor.device().index();
-  check_place(traits_, tensor, argument, device_);
-  at::Tensor alias = known_alias(tensor);
-  if (!alias.defined()) alias = host_alias(tensor);
+  if (device_ < 0) device_ = tensor->device().index();
+  check_place(traits_, *tensor, argument, device_);
+  at::Tensor alias = known_alias(*tensor);
+  if (!alias.defined()) alias = host_alias(*tensor);
   needs_full_dispatch_ |= alias.is_conj() || alias.is_neg();
-  arguments_.push_back({tensor, alias, written, number});
+  arguments_.push_back({std::move(tensor), alias, written, number});
   return alias;
 }
 
@@ -87,7 +88,7 @@ at::Tensor HostCall::take(const at::Tensor& tensor, int argument) {
 at::Tensor HostCall::known_alias(const at::Tensor& tensor) const {
   if (!traits_.written_arguments) return {};
   for (const Argument& argument : arguments_) {
-    if (argument.original.is_same(tensor)) return argument.alias;
+    if (argument.original->is_same(tensor)) return argument.alias;
   }
   return {};
 }
@@ -104,7 +105,7 @@ c10::Device HostCall::take(c10::Device device) {
 
 at::Generator HostCall::take_generator(const std::optional<at::Generator>& generator) {
   int64_t elements = 0;
-  for (const Argument& argument : arguments_) elements = std::max(elements, argument.original.numel());
+  for (const Argument& argument : arguments_) elements = std::max(elements, argument.original->numel());
   if (device_ < 0) device_ = current_device();
   return host_generator(generator, device_, elements);
 }
@@ -124,7 +125,7 @@ HostCall::Running::~Running() {
 void HostCall::move_guards(bool open) {
   for (const Argument& argument : arguments_) {
     if (!argument.alias.defined()) continue;
-    Allocation* allocation = allocation_of(argument.original.storage().unsafeGetStorageImpl());
+    Allocation* allocation = allocation_of(argument.original->storage().unsafeGetStorageImpl());
     open ? open_guard(allocation) : close_guard(allocation);
   }
 }
@@ -134,8 +135,8 @@ void HostCall::follow_written() {
   if (!traits_.written_arguments) return;
   for (Argument& argument : arguments_) {
     if (!argument.written || !argument.alias.defined()) continue;
-    follow_host_resize(argument.original.storage().unsafeGetStorageImpl());
-    copy_geometry(argument.alias, argument.original);
+    follow_host_resize(argument.original->storage().unsafeGetStorageImpl());
+    copy_geometry(argument.alias, *argument.original);
   }
 }
 
@@ -143,7 +144,7 @@ const c10::StorageImpl* HostCall::storage_of_host(const c10::StorageImpl* host) 
   for (const Argument& argument : arguments_) {
     if (!argument.alias.defined()) continue;
     if (argument.alias.storage().unsafeGetStorageImpl() == host) {
-      return argument.original.storage().unsafeGetStorageImpl();
+      return argument.original->storage().unsafeGetStorageImpl();
     }
   }
   for (const auto& [known, tensor] : fresh_) {
@@ -158,8 +159,8 @@ at::Tensor HostCall::give(at::Tensor&& result) {
   if (result.use_count() > 1) {
     const c10::TensorImpl* impl = result.unsafeGetTensorImpl();
     for (const Argument& argument : arguments_) {
-      if (impl == argument.alias.unsafeGetTensorImpl() || impl == argument.original.unsafeGetTensorImpl()) {
-        return argument.original;
+      if (impl == argument.alias.unsafeGetTensorImpl() || impl == argument.original->unsafeGetTensorImpl()) {
+        return *argument.original;
       }
     }
   }
@@ -172,7 +173,7 @@ at::Tensor HostCall::give(at::Tensor&& result) {
     return device_tensor(c10::Storage(std::move(storage)), result);
   }
   at::Tensor fresh = to_device(std::move(result), device_);
-  fresh_.emplace_back(host, c10::MaybeOwned<at::Tensor>::borrowed(fresh));
+  fresh_.emplace_back(host, Held::borrowed(fresh));
   return fresh;
 }
 
@@ -181,7 +182,7 @@ void HostCall::finish() {
   c10::SmallVector<const at::TensorBase*, 8> inputs, outputs;
   c10::SmallVector<uint8_t, 8> numbers;
   for (const Argument& argument : arguments_) {
-    inputs.push_back(&argument.original);
+    inputs.push_back(&*argument.original);
     numbers.push_back(argument.number);
   }
   for (const auto& [host, tensor] : fresh_) outputs.push_back(&*tensor);

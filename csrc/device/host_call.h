@@ -34,9 +34,13 @@ class HostCall {
   ~HostCall();
   HostCall(const HostCall&) = delete;
 
+  // Owned, or borrowed of somebody who holds it until finish().
+  using Held = c10::MaybeOwned<at::Tensor>;
+
   // What the kernel gets for argument number `argument`: the alias of a neuron tensor, anything else as it is.
   // Raises for a tensor on another device, unless the operator may mix devices.
-  at::Tensor take(const at::Tensor& tensor, int argument);
+  at::Tensor take(Held tensor, int argument);
+  at::Tensor take(const at::Tensor& tensor, int argument) { return take(Held::owned(at::Tensor(tensor)), argument); }
   // A device argument: returns CPU for a neuron device, and remembers where results belong.
   c10::Device take(c10::Device device);
   // A generator argument (or none) of a random operator: the host generator that stands in for it.
@@ -69,7 +73,7 @@ class HostCall {
 
  private:
   struct Argument {
-    at::Tensor original;
+    Held original;
     at::Tensor alias;  // undefined: not a neuron tensor
     bool written;
     uint8_t number;  // of the operator's schema
@@ -87,8 +91,8 @@ class HostCall {
   bool causal_ = false;
   bool ran_ = false, followed_ = false;
   c10::SmallVector<Argument, 4> arguments_;
-  // Results by the host storage they came in. Borrowed: whoever asked for them holds them until finish().
-  c10::SmallVector<std::pair<const c10::StorageImpl*, c10::MaybeOwned<at::Tensor>>, 3> fresh_;
+  // Results by the host storage they came in.
+  c10::SmallVector<std::pair<const c10::StorageImpl*, Held>, 3> fresh_;
 };
 
 }  // namespace opentrn::device

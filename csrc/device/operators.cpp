@@ -170,9 +170,10 @@ OpenedBytes::~OpenedBytes() {
 memory::Origin origin_of(const OperatorTraits& traits) {
   memory::Origin origin;
   origin.operator_id = traits.id;
-  origin.module_id = trace::current_module();
+  const trace::Place place = trace::current_place();
+  origin.module_id = place.module;
   origin.frame_id = trace::capture_frame();
-  origin.phase = static_cast<uint8_t>(trace::current_phase());
+  origin.phase = static_cast<uint8_t>(place.phase);
   return origin;
 }
 

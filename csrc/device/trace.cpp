@@ -177,12 +177,11 @@ size_t pending() {
 
 void add(const Record& record, c10::ArrayRef<const at::TensorBase*> inputs,
          c10::ArrayRef<const at::TensorBase*> outputs) {
-  const uint32_t module = current_module();
   const uint32_t frame = capture_frame();
   std::lock_guard<std::mutex> lock(columns_mutex);
   columns.operator_id.push_back(record.operator_id);
   columns.signature_id.push_back(options.shapes ? signature_of(inputs, outputs) : 0);
-  columns.module_id.push_back(module);
+  columns.module_id.push_back(record.place.module);
   columns.frame_id.push_back(frame);
   columns.host_start.push_back(record.interval.host_start);
   columns.host_end.push_back(record.interval.host_end);
@@ -193,7 +192,7 @@ void add(const Record& record, c10::ArrayRef<const at::TensorBase*> inputs,
   columns.memory_allocated.push_back(record.memory_allocated);
   columns.stream.push_back(record.stream);
   columns.device.push_back(record.device);
-  columns.phase.push_back(record.phase);
+  columns.phase.push_back(record.place.phase);
   columns.provenance.push_back(static_cast<int8_t>(record.cost.provenance));
 }
 
@@ -209,27 +208,23 @@ void exit_module() {
   note_module();
 }
 
-uint32_t current_module() {
-  if (!innermost.inside) {  // outside every module: in backward the node knows
-    if (auto node = torch::autograd::get_current_node()) return module_of_sequence(node->sequence_nr());
-  }
-  return innermost.module;
+Place current_place() {
+  // Outside every module, in backward, the node knows. Checkpointing runs the forward again, with gradients on, inside
+  // a backward node.
+  const auto node = torch::autograd::get_current_node();
+  Place place{innermost.module, innermost.announced};
+  if (node && !innermost.inside) place.module = module_of_sequence(node->sequence_nr());
+  if (place.phase != kOutside) return place;
+  place.phase = node ? (at::GradMode::is_enabled() ? kRecompute : kBackward) : innermost.inside ? kForward : kOutside;
+  return place;
 }
+
 std::string module_name(uint32_t id) { return module_table().at(id); }
 
 Phase announce_phase(Phase phase) {
   const Phase before = innermost.announced;
   innermost.announced = phase;
   return before;
-}
-
-Phase current_phase() {
-  if (innermost.announced != kOutside) return innermost.announced;
-  if (torch::autograd::get_current_node()) {
-    // Checkpointing runs the forward again, with gradients on, inside a backward node.
-    return at::GradMode::is_enabled() ? kRecompute : kBackward;
-  }
-  return innermost.inside ? kForward : kOutside;
 }
 
 void set_capture_frame(CaptureFrame hook) { capture = hook; }

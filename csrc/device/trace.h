@@ -32,6 +32,12 @@ struct Columns {
 enum Phase : int8_t { kOutside = 0, kForward = 1, kBackward = 2, kOptimizer = 3, kRecompute = 4 };
 constexpr int kPhaseCount = 5;
 
+// Where in the program an operator is called: the module, by its interned path, and the part of the step.
+struct Place {
+  uint32_t module = 0;
+  Phase phase = kOutside;
+};
+
 bool active();
 void start(const Options& options);
 void stop();
@@ -46,7 +52,7 @@ struct Record {
   timeline::Interval interval;
   timeline::OperatorCost cost;
   int64_t memory_allocated;
-  Phase phase;
+  Place place;
 };
 void add(const Record& record, c10::ArrayRef<const at::TensorBase*> inputs,
          c10::ArrayRef<const at::TensorBase*> outputs);
@@ -56,11 +62,10 @@ void add(const Record& record, c10::ArrayRef<const at::TensorBase*> inputs,
 uint32_t intern_module(const std::string& path);
 void enter_module(uint32_t module_id);
 void exit_module();
-uint32_t current_module();
+Place current_place();
 std::string module_name(uint32_t id);
 // The phase announced by Python, 0 for none; returns the one before.
 Phase announce_phase(Phase phase);
-Phase current_phase();
 
 // Python frames, captured by the hook where they are asked for.
 using CaptureFrame = std::string (*)();

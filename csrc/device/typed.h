@@ -16,6 +16,9 @@
 
 namespace opentrn::device {
 
+// The caller of a typed kernel holds every argument until it returns.
+inline HostCall::Held borrow(const at::Tensor& tensor) { return HostCall::Held::borrowed(tensor); }
+
 // What the kernel gets for an argument of type T; `get()` is passed on.
 template <typename T, typename = void>
 struct Taken {
@@ -27,7 +30,7 @@ struct Taken {
 template <typename T>
 struct Taken<T, std::enable_if_t<std::is_same_v<std::decay_t<T>, at::Tensor>>> {
   Taken(HostCall& call, const at::Tensor& given, int argument)
-      : value(given.defined() ? call.take(given, argument) : at::Tensor()) {}
+      : value(given.defined() ? call.take(borrow(given), argument) : at::Tensor()) {}
   T get() { return value; }
   at::Tensor value;
 };
@@ -35,7 +38,7 @@ struct Taken<T, std::enable_if_t<std::is_same_v<std::decay_t<T>, at::Tensor>>> {
 template <typename T>
 struct Taken<T, std::enable_if_t<std::is_same_v<std::decay_t<T>, std::optional<at::Tensor>>>> {
   Taken(HostCall& call, const std::optional<at::Tensor>& given, int argument) {
-    if (given) value = given->defined() ? call.take(*given, argument) : *given;
+    if (given) value = given->defined() ? call.take(borrow(*given), argument) : *given;
   }
   T get() { return value; }
   std::optional<at::Tensor> value;
@@ -45,7 +48,7 @@ template <typename T>
 struct Taken<T, std::enable_if_t<std::is_same_v<std::decay_t<T>, at::TensorList>>> {
   Taken(HostCall& call, at::TensorList given, int argument) {
     values.reserve(given.size());
-    for (const at::Tensor& tensor : given) values.push_back(call.take(tensor, argument));
+    for (const at::Tensor& tensor : given) values.push_back(call.take(borrow(tensor), argument));
   }
   T get() { return values; }
   std::vector<at::Tensor> values;
@@ -55,7 +58,7 @@ template <typename T>
 struct Taken<T, std::enable_if_t<std::is_same_v<std::decay_t<T>, at::ITensorListRef>>> {
   Taken(HostCall& call, const at::ITensorListRef& given, int argument) {
     values.reserve(given.size());
-    for (const at::Tensor& tensor : given) values.push_back(call.take(tensor, argument));
+    for (const at::Tensor& tensor : given) values.push_back(call.take(borrow(tensor), argument));
     reference = at::ITensorListRef(values);
   }
   const at::ITensorListRef& get() { return reference; }
@@ -68,7 +71,7 @@ struct Taken<T, std::enable_if_t<std::is_same_v<std::decay_t<T>, c10::List<std::
   Taken(HostCall& call, const c10::List<std::optional<at::Tensor>>& given, int argument) {
     values.reserve(given.size());
     for (const std::optional<at::Tensor> tensor : given) {
-      values.push_back(tensor && tensor->defined() ? call.take(*tensor, argument) : tensor);
+      values.push_back(tensor && tensor->defined() ? call.take(borrow(*tensor), argument) : tensor);
     }
   }
   const c10::List<std::optional<at::Tensor>>& get() { return values; }

@@ -144,3 +144,46 @@ def test_addresses_do_not_overlap(clean_memory: None) -> None:
     assert len(blocks) >= len(tensors)
     for (start, size), (following, _) in zip(sorted(blocks), sorted(blocks)[1:], strict=False):
         assert start + size <= following
+
+
+def test_a_tensor_is_read_as_it_is_now() -> None:
+    """An operator's view of its argument is kept for the next operator, which may see another geometry."""
+    values = torch.arange(12.0).reshape(3, 4)
+    tensor = values.to(NEURON)
+    same(tensor + 0, values)
+    same(tensor.t() + 0, values.t())
+    tensor.t_()
+    same(tensor + 0, values.t())
+    tensor.resize_(2, 2)
+    same(tensor + 0, torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
+    tensor.set_(torch.full((5,), 7.0, device=NEURON))
+    same(tensor + 0, torch.full((5,), 7.0))
+    with torch.inference_mode():
+        same(tensor + 1, torch.full((5,), 8.0))
+    same(tensor.mul_(2) + 0, torch.full((5,), 14.0))
+
+
+def test_complex_views_of_one_tensor() -> None:
+    values = torch.tensor([1 + 2j, 3 - 4j])
+    tensor = values.to(NEURON)
+    for _ in range(2):
+        same(tensor + 0, values + 0)
+        same(tensor.conj() + 0, values.conj() + 0)
+        same(tensor.conj().imag + 0, values.conj().imag + 0)
+
+
+def test_a_kernel_may_keep_its_argument() -> None:
+    """What a custom operator stores is its own: later operators on the device tensor leave it alone."""
+    kept: list[torch.Tensor] = []
+
+    @torch.library.custom_op("opentrn_tests::keep", mutates_args=(), device_types="cpu")
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor + 1
+
+    tensor = torch.zeros(4, device=NEURON)
+    same(keep(tensor), torch.ones(4))
+    kept[0].resize_(2)
+    same(tensor + 0, torch.zeros(4))
+    same(keep(tensor), torch.ones(4))
+    assert kept[0] is not kept[1] and kept[0].shape == (2,) and kept[1].shape == (4,)
