@@ -163,10 +163,7 @@ void register_builder(py::module_& m) {
   access_type = access.ptr();
   using A = const PyAccess&;
   access.def_readonly("id", &PyAccess::id)
-      .def_property_readonly("tensor",
-                             [](A a) {
-                               return PyTensor{a.program, a.program->accesses[a.id].buffer};
-                             })
+      .def_property_readonly("tensor", [](A a) { return PyTensor{a.program, a.program->accesses[a.id].buffer}; })
       .def_property_readonly("dtype", [](A a) { return dtype_names[int(a.program->accesses[a.id].dtype)]; })
       .def_property_readonly("offset",
                              [](A a) { return expression_object(a.program, a.program->accesses[a.id].offset); })
