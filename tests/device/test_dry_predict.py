@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -83,11 +85,14 @@ def test_where_it_runs_out(plan, phase):
 
 
 @pytest.mark.slow
-def test_nothing_small_helps_a_large_model():
-    prediction = predict(Plan("llama-3.1-405b", sequence=4096, steps=1))
-    assert prediction.fixes and not prediction.fits
-    last, found = prediction.fixes[-1]
-    assert found.fits and "instances" in last and found.plan.cores > 64, "more instances, until it fits"
+def test_what_one_instance_cannot_hold_is_tried_on_several():
+    """In a process of its own: the small instance takes the place of this one's machine."""
+    plan = ["predict", "qwen3-8b", "--instance", "trn1.2xlarge", "--sequence", "512", "--json"]
+    done = subprocess.run([sys.executable, "-m", "opentrn.cli.main", *plan], capture_output=True, check=True)
+    answer = json.loads(done.stdout)
+    *small, last = answer["fixes"]
+    assert not answer["fits"] and small and not any(fix["fits"] for fix in small)
+    assert last["fits"] and last["change"].endswith("(2 instances)"), "more instances, until it fits"
 
 
 def test_fields_that_nobody_gave_and_that_nobody_reads(tmp_path):
