@@ -28,7 +28,7 @@ setup: $(VENV)/built ## make .venv, install pinned dependencies, build the exten
 demo: setup ## train a small Qwen3 on the virtual Trainium2, beside the CPU
 	$(BIN)/python -m examples.demo
 
-test: setup ## every test (about 20 minutes on 2 cores)
+test: setup ## every test (about half an hour on 2 cores)
 	$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup -m "not slow"
 	$(BIN)/python -m pytest tests -m slow  # the sweeps start worker processes of their own
 
