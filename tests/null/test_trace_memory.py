@@ -143,6 +143,34 @@ def test_the_timeline_stays_small_and_keeps_its_peak():
     assert timeline.times == sorted(timeline.times)
 
 
+def test_the_timeline_is_as_fine_at_its_start_as_at_its_end():
+    fake, ledger = device(), MemoryLedger()
+    for step in range(200):
+        for i in range(40 if step % 2 else 4):
+            fake.host += 1 if step % 2 else 10
+            fake.free(fake.allocate(100 + i))
+        feed(ledger, fake)
+        ledger.mark(fake.modules)
+    times = ledger.fullest()[0].times
+    counts = [sum(quarter <= 4 * time / (times[-1] + 1) < quarter + 1 for time in times) for quarter in range(4)]
+    assert max(counts) <= 1.1 * min(counts), counts
+
+
+def test_the_timeline_shows_what_stays_after_a_peak():
+    fake, ledger = device(), MemoryLedger()
+    for _ in range(3):
+        for i in range(2000):
+            fake.host += 1
+            fake.free(fake.allocate(1000 + i))
+        feed(ledger, fake)
+        ledger.mark(fake.modules)
+        fake.host += 10_000
+    timeline = ledger.fullest()[0]
+    quiet = [j for j in range(len(timeline.times) - 1) if timeline.times[j + 1] - timeline.times[j] > 9000]
+    assert len(quiet) == 2
+    assert all(timeline.allocated[j] == 0 for j in quiet), "not the peak before it"
+
+
 def test_two_devices_are_kept_apart():
     fake, ledger = FakeDevice(devices=2), MemoryLedger()
     fake.memory_start()

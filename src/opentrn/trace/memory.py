@@ -44,8 +44,8 @@ class Peak:
 
 @dataclass
 class Timeline:
-    """Allocated bytes of one device over virtual host time (ns); each point is the maximum of its
-    interval."""
+    """Allocated bytes of one device over virtual host time (ns): of each interval the highest point and the
+    last, which holds until the next."""
 
     times: list[int] = field(default_factory=list)
     allocated: list[int] = field(default_factory=list)
@@ -191,27 +191,23 @@ class _Device:
             self.stack.categories[name] = [int(value) for value in np.cumsum(change)[at]]
 
     def _extend_timeline(self, times: np.ndarray, running: np.ndarray) -> None:
-        if not len(times):
-            return
-        line = self.timeline
-        for chunk in np.array_split(np.arange(len(times)), min(len(times), TIMELINE_POINTS // 4)):
-            highest = chunk[running[chunk].argmax()]
-            line.times.append(int(times[highest]))
-            line.allocated.append(int(running[highest]))
-        if len(line.times) > TIMELINE_POINTS:
-            self.timeline = _thin(line)
+        if len(times):
+            line = self.timeline
+            self.timeline = _thin(
+                np.concatenate([np.asarray(line.times, np.int64), times]),
+                np.concatenate([np.asarray(line.allocated, np.int64), running]),
+            )
 
 
-def _thin(line: Timeline) -> Timeline:
-    """Halves the points until they fit, keeping the higher of each pair."""
-    times, allocated = line.times, line.allocated
-    while len(times) > TIMELINE_POINTS:
-        keep = [
-            i if i + 1 == len(times) or allocated[i] >= allocated[i + 1] else i + 1
-            for i in range(0, len(times), 2)
-        ]
-        times, allocated = [times[i] for i in keep], [allocated[i] for i in keep]
-    return Timeline(times, allocated)
+def _thin(times: np.ndarray, allocated: np.ndarray) -> Timeline:
+    """The highest and the last point of each interval. Intervals are equal in time, however many events each
+    has, and powers of two long: as a run goes on, they join in pairs and never shift."""
+    span = int(times[-1] - times[0])
+    interval = times // (1 << max((span // (TIMELINE_POINTS // 2 - 1)).bit_length(), 0))
+    ends = np.flatnonzero(np.append(interval[1:] != interval[:-1], True))
+    highest = np.lexsort((allocated, interval))[ends]
+    keep = np.unique(np.concatenate([highest, ends]))
+    return Timeline(times[keep].tolist(), allocated[keep].tolist())
 
 
 class MemoryLedger:
