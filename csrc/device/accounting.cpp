@@ -42,7 +42,7 @@ void count(Device& device, OperatorTraits& traits, const timeline::OperatorCost&
 trace::Place place_of_work() {
   const memory::Origin& origin = current_origin();
   if (C10_UNLIKELY(!origin.operator_id)) return trace::current_place();
-  return {origin.module_id, static_cast<trace::Phase>(origin.phase)};
+  return {origin.module_id, static_cast<trace::Phase>(origin.phase), origin.frame_id};
 }
 
 // Nowhere to keep the cost of work that no tensor tells.

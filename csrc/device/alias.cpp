@@ -68,10 +68,7 @@ at::Tensor host_alias(const at::TensorBase& tensor) {
   auto impl = c10::make_intrusive<c10::TensorImpl>(host_storage(tensor), c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                    tensor.dtype());
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  c10::TensorImpl* raw = impl.get();
-  if (C10_UNLIKELY(tensor.is_conj())) raw->_set_conj(true);
-  if (C10_UNLIKELY(tensor.is_neg())) raw->_set_neg(true);
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) raw->set_wrapped_number(true);
+  copy_flags(tensor, impl.get());
   return at::Tensor(std::move(impl));
 }
 
@@ -79,9 +76,7 @@ at::Tensor device_tensor(c10::Storage storage, const at::TensorBase& host) {
   auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage),
                                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), host.dtype());
   impl->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
-  if (C10_UNLIKELY(host.is_conj())) impl->_set_conj(true);
-  if (C10_UNLIKELY(host.is_neg())) impl->_set_neg(true);
-  if (C10_UNLIKELY(host.unsafeGetTensorImpl()->is_wrapped_number())) impl->set_wrapped_number(true);
+  copy_flags(host, impl.get());
   return at::Tensor(std::move(impl));
 }
 
@@ -104,6 +99,12 @@ at::Tensor to_device(at::Tensor&& host, c10::DeviceIndex index) {
   impl->_change_backend_component_keys(c10::Device(kNeuron, index));
   impl->*DeviceMember::member() = c10::Device(kNeuron, index);
   return std::move(host);
+}
+
+void copy_flags(const at::TensorBase& from, c10::TensorImpl* to) {
+  if (C10_UNLIKELY(from.is_conj())) to->_set_conj(true);
+  if (C10_UNLIKELY(from.is_neg())) to->_set_neg(true);
+  if (C10_UNLIKELY(from.unsafeGetTensorImpl()->is_wrapped_number())) to->set_wrapped_number(true);
 }
 
 void copy_geometry(const at::TensorBase& from, const at::TensorBase& to) {

@@ -24,4 +24,7 @@ at::Tensor to_device(at::Tensor&& host, c10::DeviceIndex index);
 // Copies sizes, strides, offset and the conjugate and negative bits of `from` to `to`, where they differ.
 void copy_geometry(const at::TensorBase& from, const at::TensorBase& to);
 
+// Sets on the fresh tensor `to` the conjugate, negative and wrapped-number bits of `from`.
+void copy_flags(const at::TensorBase& from, c10::TensorImpl* to);
+
 }  // namespace opentrn::device

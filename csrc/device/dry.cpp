@@ -75,12 +75,9 @@ std::shared_ptr<Plan> plan_for(const c10::OperatorHandle& op, const OperatorTrai
 class InferredCall {
  public:
   InferredCall(OperatorTraits& traits, torch::jit::Stack& stack, const Scan& scan, Plan& plan)
-      : traits_(traits), stack_(stack), scan_(scan), plan_(plan) {
+      : traits_(traits), origin_(traits), stack_(stack), scan_(scan), plan_(plan) {
     device_ = scan.device >= 0 ? scan.device : current_device();
-    origin_before_ = current_origin();
-    current_origin() = origin_of(traits);
   }
-  ~InferredCall() { current_origin() = origin_before_; }
 
   void run() {
     for (const auto& [index, geometry] : plan_.changed) change(scan_.tensors[index].tensor, geometry);
@@ -233,11 +230,11 @@ class InferredCall {
   }
 
   OperatorTraits& traits_;
+  OriginScope origin_;
   torch::jit::Stack& stack_;
   const Scan& scan_;
   Plan& plan_;
   c10::DeviceIndex device_ = 0;
-  memory::Origin origin_before_;
   std::vector<at::Tensor> made_;
 };
 
@@ -310,6 +307,10 @@ at::Scalar stand_in_scalar(const at::TensorBase& tensor) {
   if (is_integer(type)) {
     note_stand_in(reading, "read by the host: 0");
     return int64_t{0};
+  }
+  if (c10::isComplexType(type)) {
+    note_stand_in(reading, "read by the host: 1+0j");
+    return c10::complex<double>(1.0);
   }
   note_stand_in(reading, "read by the host: 1.0");
   return 1.0;

@@ -45,15 +45,9 @@ void check_dense(const OperatorTraits& traits, const at::Tensor& result) {
               " tensor, and neuron has dense ones only\n  what to do: call it on the host (.cpu())");
 }
 
-HostCall::HostCall(OperatorTraits& traits) : traits_(traits) {
-  enter_operator();
-  memory::Origin& origin = current_origin();
-  origin_before_ = origin;
-  origin = origin_of(traits);
-}
+HostCall::HostCall(OperatorTraits& traits) : traits_(traits), origin_(traits) { enter_operator(); }
 
 HostCall::~HostCall() {
-  current_origin() = origin_before_;
   // The kernel raised after it may have resized what it writes: the device storages follow all the same.
   if (C10_UNLIKELY(ran_ && !followed_)) {
     try {

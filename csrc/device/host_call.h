@@ -10,6 +10,7 @@
 
 #include "device/accounting.h"
 #include "device/alias.h"
+#include "device/origin.h"
 #include "device/traits.h"
 
 namespace opentrn::device {
@@ -84,7 +85,7 @@ class HostCall {
   void move_guards(bool open);
 
   OperatorTraits& traits_;
-  memory::Origin origin_before_;
+  OriginScope origin_;
   c10::DeviceIndex device_ = -1;
   bool device_elsewhere_ = false;
   bool needs_full_dispatch_ = false;

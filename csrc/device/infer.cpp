@@ -120,7 +120,7 @@ class StandInTaker {
       made.set_(storage.storage(), 0, tensor.sizes(), tensor.strides());
       if (!is_unbacked(tensor)) {
         // What has bytes is used as it is, in a copy that the kernel may write.
-        set_flags(made, tensor);
+        copy_flags(tensor, made.unsafeGetTensorImpl());
         const OpenedBytes bytes(tensor);
         const at::Tensor source = is_neuron(tensor) ? host_alias(tensor) : tensor;
         return at::has_internal_overlap(tensor) == at::MemOverlap::Yes ? source.clone() : made.copy_(source);
@@ -131,15 +131,8 @@ class StandInTaker {
     } else {
       made = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
     }
-    set_flags(made, tensor);
+    copy_flags(tensor, made.unsafeGetTensorImpl());
     return made;
-  }
-
-  static void set_flags(const at::Tensor& made, const at::Tensor& tensor) {
-    c10::TensorImpl* impl = made.unsafeGetTensorImpl();
-    if (tensor.is_conj()) impl->_set_conj(true);
-    if (tensor.is_neg()) impl->_set_neg(true);
-    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
   }
 
   struct Seen {

@@ -34,24 +34,14 @@ void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_mem
   TORCH_CHECK(!pin_memory || !*pin_memory, "opentrn: only CPU tensors can be pinned");
 }
 
-class OriginScope {
- public:
-  explicit OriginScope(const char* name) : before_(current_origin()) {
-    current_origin() = origin_of(traits_by_name(name, timeline::OperatorClass::kNone));
-  }
-  ~OriginScope() { current_origin() = before_; }
-
- private:
-  memory::Origin before_;
-};
-
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
                          std::optional<at::Layout> layout, std::optional<at::Device> device,
                          std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
   at::detail::check_size_nonnegative(sizes);
   const c10::DeviceIndex index = target_device(device);
-  OriginScope origin("aten::empty_strided");
+  static const OperatorTraits& traits = traits_by_name("aten::empty_strided", timeline::OperatorClass::kNone);
+  const OriginScope origin(traits);
   return tensor_in_new_storage(sizes, strides, at::scalarTypeToTypeMeta(c10::dtype_or_default(dtype)), index);
 }
 
@@ -61,7 +51,8 @@ at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std
   check_options(layout, pin_memory);
   at::detail::check_size_nonnegative(sizes);
   const c10::DeviceIndex index = target_device(device);
-  OriginScope origin("aten::empty.memory_format");
+  static const OperatorTraits& traits = traits_by_name("aten::empty.memory_format", timeline::OperatorClass::kNone);
+  const OriginScope origin(traits);
   const auto type = at::scalarTypeToTypeMeta(c10::dtype_or_default(dtype));
   const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, type.itemsize());
   auto impl = c10::make_intrusive<c10::TensorImpl>(new_storage_for(bytes, type.toScalarType(), index),
@@ -78,7 +69,8 @@ void grow_storage(const at::Tensor& self, size_t bytes) {
 
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
   enter_operator();
-  OriginScope origin("aten::resize_");
+  static const OperatorTraits& traits = traits_by_name("aten::resize_", timeline::OperatorClass::kNone);
+  const OriginScope origin(traits);
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
   if (self.sizes() != sizes) {
     impl->set_sizes_contiguous(sizes);
@@ -165,16 +157,6 @@ OpenedBytes::OpenedBytes(const at::TensorBase& tensor)
 }
 OpenedBytes::~OpenedBytes() {
   if (C10_UNLIKELY(guard_mode())) close_guard(allocation_);
-}
-
-memory::Origin origin_of(const OperatorTraits& traits) {
-  memory::Origin origin;
-  origin.operator_id = traits.id;
-  const trace::Place place = trace::current_place();
-  origin.module_id = place.module;
-  origin.frame_id = trace::capture_frame();
-  origin.phase = static_cast<uint8_t>(place.phase);
-  return origin;
 }
 
 void register_own_operators(torch::Library& aten) {

@@ -3,15 +3,12 @@
 #include <torch/library.h>
 
 #include "device/allocation.h"
-#include "device/trace.h"
 #include "device/traits.h"
 
 namespace opentrn::device {
 
 // A storage for a fresh tensor of `bytes`; in a dry run the rules of dry.h decide whether it has bytes.
 c10::Storage new_storage_for(size_t bytes, at::ScalarType type, c10::DeviceIndex device);
-
-memory::Origin origin_of(const OperatorTraits& traits);
 
 // Opens the bytes of one tensor under guard mode, for code outside the fallback.
 class OpenedBytes {

@@ -30,9 +30,7 @@ ProgramCall::ProgramCall(const std::string& name, c10::DeviceIndex device, std::
                 "\n  what to do: move it with .to('neuron:", static_cast<int>(device), "') first");
     backed_ &= !is_unbacked(argument);
   }
-  origin_before_ = current_origin();
-  current_origin() = origin_of(traits_);
-  open_ = true;
+  origin_.emplace(traits_);
   if (C10_LIKELY(!guard_mode())) return;
   for (const at::Tensor& argument : arguments_) open_guard(allocation_of(argument.storage().unsafeGetStorageImpl()));
 }
@@ -40,9 +38,8 @@ ProgramCall::ProgramCall(const std::string& name, c10::DeviceIndex device, std::
 ProgramCall::~ProgramCall() { close(); }
 
 void ProgramCall::close() {
-  if (!open_) return;
-  open_ = false;
-  current_origin() = origin_before_;
+  if (!origin_) return;
+  origin_.reset();
   if (C10_LIKELY(!guard_mode())) return;
   for (const at::Tensor& argument : arguments_) close_guard(allocation_of(argument.storage().unsafeGetStorageImpl()));
 }

@@ -2,11 +2,13 @@
 // storages of its results, and its simulated time on the clock. What HostCall is to operators.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "device/accounting.h"
+#include "device/origin.h"
 
 namespace opentrn::device {
 
@@ -41,11 +43,10 @@ class ProgramCall {
  private:
   OperatorTraits& traits_;
   c10::DeviceIndex device_;
-  memory::Origin origin_before_;
   std::vector<at::Tensor> arguments_;
   std::vector<at::Tensor> results_;
   bool backed_ = true;
-  bool open_ = false;
+  std::optional<OriginScope> origin_;  // none: closed
 };
 
 }  // namespace opentrn::device

@@ -10,6 +10,8 @@
 #include <c10/core/ScalarType.h>
 #include <torch/csrc/autograd/node.h>
 
+#include "device/signature.h"
+
 namespace opentrn::device::trace {
 namespace {
 
@@ -56,22 +58,16 @@ CaptureFrame capture = nullptr;
 
 // ---- Signatures: shapes and dtypes of an operator's tensors ------------------------------------------------------
 
-std::unordered_map<uint64_t, uint32_t> signature_ids;
+std::unordered_map<Signature, uint32_t, SignatureHash> signature_ids;
 std::vector<std::pair<std::string, std::string>> signature_texts{{"", ""}};
 
-uint64_t mix(uint64_t hash, uint64_t value) {
-  hash ^= value + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
-  return hash * 0xff51afd7ed558ccdULL;
-}
-
-uint64_t hash_shapes(c10::ArrayRef<const at::TensorBase*> tensors, uint64_t hash) {
+void mix_shapes(Signature& signature, c10::ArrayRef<const at::TensorBase*> tensors) {
   for (const at::TensorBase* tensor : tensors) {
     if (!tensor->defined()) continue;
-    hash = mix(hash, static_cast<uint64_t>(tensor->scalar_type()) + 1);
-    for (int64_t size : tensor->sizes()) hash = mix(hash, static_cast<uint64_t>(size));
-    hash = mix(hash, 0xabcdef);
+    // The number of dimensions tells where the sizes of one tensor end.
+    signature.mix(static_cast<uint64_t>(tensor->scalar_type()) << 32 | static_cast<uint64_t>(tensor->dim()));
+    for (int64_t size : tensor->sizes()) signature.mix(static_cast<uint64_t>(size));
   }
-  return hash;
 }
 
 void describe(std::pair<std::string, std::string>& texts, c10::ArrayRef<const at::TensorBase*> tensors) {
@@ -95,8 +91,11 @@ void describe(std::pair<std::string, std::string>& texts, c10::ArrayRef<const at
 }
 
 uint32_t signature_of(c10::ArrayRef<const at::TensorBase*> inputs, c10::ArrayRef<const at::TensorBase*> outputs) {
-  const uint64_t hash = hash_shapes(outputs, mix(hash_shapes(inputs, 1), 77));
-  auto found = signature_ids.find(hash);
+  Signature signature;
+  mix_shapes(signature, inputs);
+  signature.mix(~uint64_t{0});  // no tensor: outputs begin
+  mix_shapes(signature, outputs);
+  auto found = signature_ids.find(signature);
   if (found != signature_ids.end()) return found->second;
   std::pair<std::string, std::string> text;
   describe(text, inputs);
@@ -105,7 +104,7 @@ uint32_t signature_of(c10::ArrayRef<const at::TensorBase*> inputs, c10::ArrayRef
   describe(text, outputs);
   const auto id = static_cast<uint32_t>(signature_texts.size());
   signature_texts.push_back(std::move(text));
-  signature_ids.emplace(hash, id);
+  signature_ids.emplace(signature, id);
   return id;
 }
 
@@ -147,6 +146,11 @@ uint32_t module_of_sequence(uint64_t sequence) {
   return after == since.begin() ? 0 : std::prev(after)->second;
 }
 
+uint32_t capture_frame() {
+  if (!frames_on.load(std::memory_order_relaxed) || !capture) return 0;
+  return frame_table().intern(capture());
+}
+
 }  // namespace
 
 bool active() { return is_active.load(std::memory_order_relaxed); }
@@ -177,12 +181,11 @@ size_t pending() {
 
 void add(const Record& record, c10::ArrayRef<const at::TensorBase*> inputs,
          c10::ArrayRef<const at::TensorBase*> outputs) {
-  const uint32_t frame = capture_frame();
   std::lock_guard<std::mutex> lock(columns_mutex);
   columns.operator_id.push_back(record.operator_id);
   columns.signature_id.push_back(options.shapes ? signature_of(inputs, outputs) : 0);
   columns.module_id.push_back(record.place.module);
-  columns.frame_id.push_back(frame);
+  columns.frame_id.push_back(record.place.frame);
   columns.host_start.push_back(record.interval.host_start);
   columns.host_end.push_back(record.interval.host_end);
   columns.device_start.push_back(record.interval.device_start);
@@ -212,7 +215,7 @@ Place current_place() {
   // Outside every module, in backward, the node knows. Checkpointing runs the forward again, with gradients on, inside
   // a backward node.
   const auto node = torch::autograd::get_current_node();
-  Place place{innermost.module, innermost.announced};
+  Place place{innermost.module, innermost.announced, capture_frame()};
   if (node && !innermost.inside) place.module = module_of_sequence(node->sequence_nr());
   if (place.phase != kOutside) return place;
   place.phase = node ? (at::GradMode::is_enabled() ? kRecompute : kBackward) : innermost.inside ? kForward : kOutside;
@@ -228,11 +231,6 @@ Phase announce_phase(Phase phase) {
 }
 
 void set_capture_frame(CaptureFrame hook) { capture = hook; }
-
-uint32_t capture_frame() {
-  if (!frames_on.load(std::memory_order_relaxed) || !capture) return 0;
-  return frame_table().intern(capture());
-}
 
 std::string python_frame_now() { return capture ? capture() : std::string(); }
 

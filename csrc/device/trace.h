@@ -32,10 +32,12 @@ struct Columns {
 enum Phase : int8_t { kOutside = 0, kForward = 1, kBackward = 2, kOptimizer = 3, kRecompute = 4 };
 constexpr int kPhaseCount = 5;
 
-// Where in the program an operator is called: the module, by its interned path, and the part of the step.
+// Where in the program an operator is called: the module, by its interned path, the part of the step, and the Python
+// frame, interned too (0 unless frames are on).
 struct Place {
   uint32_t module = 0;
   Phase phase = kOutside;
+  uint32_t frame = 0;
 };
 
 bool active();
@@ -70,7 +72,6 @@ Phase announce_phase(Phase phase);
 // Python frames, captured by the hook where they are asked for.
 using CaptureFrame = std::string (*)();
 void set_capture_frame(CaptureFrame capture);
-uint32_t capture_frame();        // 0 unless frames are on
 std::string python_frame_now();  // whether or not frames are on
 void set_frames(bool on);
 std::string frame_name(uint32_t id);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import opentrn
 from opentrn.device import _C
 from opentrn.errors import ConfigurationError, OpenTRNError
 from opentrn.predict import Plan, build, catalogue, predict
+from opentrn.predict import prediction as prediction_module
 
 NO_LIMIT = 1e4
 
@@ -92,7 +94,48 @@ def test_what_one_instance_cannot_hold_is_tried_on_several():
     answer = json.loads(done.stdout)
     *small, last = answer["fixes"]
     assert not answer["fits"] and small and not any(fix["fits"] for fix in small)
+    assert all(out["least_bytes"] > answer["shortage"]["capacity"] for out in answer["ruled_out"])
     assert last["fits"] and last["change"].endswith("(2 instances)"), "more instances, until it fits"
+
+
+@pytest.mark.parametrize(
+    ("plan", "changes"),
+    [
+        (Plan("qwen3-0.6b", sequence=256, steps=1), {}),
+        (Plan("qwen3-0.6b", sequence=256, steps=1), {"optimizer": "sgd"}),
+        (Plan("qwen3-0.6b", sequence=256, steps=1), {"checkpointing": True}),
+        (Plan("qwen3-0.6b", sequence=2048, steps=1), {"cores": 4}),
+        (Plan("qwen3-0.6b", sequence=2048, steps=1, precision="amp"), {"cores": 4}),
+        (Plan("qwen3-0.6b", sequence=256, steps=1, precision="fp32"), {"precision": "bf16"}),
+        (Plan("qwen3-0.6b", sequence=256, mode="prefill", steps=1), {"cores": 4}),
+    ],
+)
+def test_what_is_ruled_out_without_a_run_could_not_have_fitted(plan, changes):
+    """The lower bound that saves a run is below what the run needs."""
+    changed = replace(plan, **changes)
+    least = prediction_module._least_bytes(predict(plan, suggest=False), changed)
+    needed = predict(changed, suggest=False).summary.peak.allocated
+    assert 0.2 * needed < least <= needed
+
+
+def test_what_cannot_be_enough_is_told_without_a_run(tmp_path):
+    """60 G parameters: a training state of 0.44 TiB fits 64 cores of 24 GiB, not 16."""
+    path = tmp_path / "config.json"
+    size = {"hidden_size": 8192, "intermediate_size": 65536, "num_hidden_layers": 32, "vocab_size": 512}
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 64, "head_dim": 128}
+    path.write_text(json.dumps({"model_type": "qwen3", **size, **heads}))
+    prediction = predict(Plan(str(path), sequence=64, steps=1))
+    assert [name for name, _ in prediction.ruled_out] == [
+        "activation checkpointing",
+        "SGD without momentum",
+        "4 cores (FSDP2)",
+        "16 cores (FSDP2)",
+    ]
+    assert [(name, found.fits) for name, found in prediction.fixes] == [
+        ("64 cores (FSDP2)", True),
+        ("checkpointing and 64 cores", True),
+    ]
+    assert dict(prediction.ruled_out)["16 cores (FSDP2)"] == prediction.parameters * 8 // 16
 
 
 def test_fields_that_nobody_gave_and_that_nobody_reads(tmp_path):

@@ -52,6 +52,13 @@ def test_branch_is_counted_with_its_line(large):
     assert all("test_branch_is_counted_with_its_line" in entry.frame for entry in entries)
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128, torch.complex32])
+def test_a_complex_value_that_the_host_reads_is_complex(dtype):
+    with opentrn.dry_run():
+        value = torch.zeros(LARGE, dtype=dtype, device="neuron")[3].item()
+    assert type(value) is complex and value == 1
+
+
 @pytest.mark.parametrize("form", ["tensor", "module", "nested", "object"])
 def test_save_is_refused_and_leaves_no_file(large, tmp_path, form):
     module = torch.nn.Linear(512, 512, device="neuron")

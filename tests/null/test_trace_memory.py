@@ -152,7 +152,9 @@ def test_the_timeline_is_as_fine_at_its_start_as_at_its_end():
         feed(ledger, fake)
         ledger.mark(fake.modules)
     times = ledger.fullest()[0].times
-    counts = [sum(quarter <= 4 * time / (times[-1] + 1) < quarter + 1 for time in times) for quarter in range(4)]
+    counts = [
+        sum(quarter <= 4 * time / (times[-1] + 1) < quarter + 1 for time in times) for quarter in range(4)
+    ]
     assert max(counts) <= 1.1 * min(counts), counts
 
 

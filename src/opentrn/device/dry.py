@@ -19,6 +19,7 @@ from opentrn.device import _C
 from opentrn.device.dry_clock import VirtualClock
 from opentrn.device.dry_files import WeightFiles
 from opentrn.device.dry_host import HostMode, host_ledger
+from opentrn.device.replaced import Replacements
 
 # Places that one line of a report names.
 _PLACES_SHOWN = 2
@@ -94,11 +95,9 @@ def _storages_resize() -> Iterator[None]:
         _C.resize_storage(storage, size)
         return storage
 
-    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
-    try:
+    with Replacements() as changes:
+        changes.replace(torch.UntypedStorage, "resize_", resize_)
         yield
-    finally:
-        torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
 
 
 def is_dry() -> bool:

@@ -10,21 +10,12 @@ import time
 from typing import Any
 
 from opentrn.device import _C
+from opentrn.device.replaced import Replacements
 
 # Every reading costs the host this much, so that loops which wait for a time to pass come to an end.
 READING_NS = 100
 # A thread that polls another one really sleeps at most this long per call.
 LONGEST_SLEEP_S = 0.01
-
-_NAMES = (
-    "time",
-    "time_ns",
-    "perf_counter",
-    "perf_counter_ns",
-    "monotonic",
-    "monotonic_ns",
-    "sleep",
-)
 
 
 class VirtualClock:
@@ -34,19 +25,17 @@ class VirtualClock:
     """
 
     def __enter__(self) -> VirtualClock:
-        self._real: dict[str, Any] = {name: getattr(time, name) for name in _NAMES}
+        self._changes = Replacements()
         start = _C.host_time()
         for name in ("time", "perf_counter", "monotonic"):
-            base = self._real[name + "_ns"]()
-            reading = _reading(base - start)
-            setattr(time, name + "_ns", reading)
-            setattr(time, name, _seconds(reading))
-        time.sleep = _sleeping(self._real["sleep"])  # type: ignore[assignment]
+            reading = _reading(getattr(time, name + "_ns")() - start)
+            self._changes.replace(time, name + "_ns", reading)
+            self._changes.replace(time, name, _seconds(reading))
+        self._changes.replace(time, "sleep", _sleeping(time.sleep))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        for name, function in self._real.items():
-            setattr(time, name, function)
+        self._changes.close()
 
 
 def _reading(offset: int) -> Any:

@@ -19,6 +19,7 @@ import torch
 
 from opentrn.device import _C
 from opentrn.device.dry_host import LARGE_BYTES, note, untouched
+from opentrn.device.replaced import Replacements
 from opentrn.errors import UnbackedReadError
 
 
@@ -38,31 +39,25 @@ class WeightFiles:
     """Context manager: replaces readers and writers of weight files."""
 
     def __enter__(self) -> WeightFiles:
-        self._changed: list[tuple[Any, str, Any]] = []
-        self._replace(torch, "load", _mapped_load(torch.load))
-        self._replace(torch, "save", _checked_save(torch.save))
+        self._changes = Replacements()
+        replace = self._changes.replace
+        replace(torch, "load", _mapped_load(torch.load))
+        replace(torch, "save", _checked_save(torch.save))
         # The three functions of torch.serialization are those of torch.
-        self._replace(torch.serialization, "load", torch.load)
-        self._replace(torch.serialization, "save", torch.save)
+        replace(torch.serialization, "load", torch.load)
+        replace(torch.serialization, "save", torch.save)
         if find_spec("safetensors") is not None:
             writer = importlib.import_module("safetensors.torch")
-            self._replace(
-                writer, "_evaluate_tensors_for_save", _checked_tensors(writer._evaluate_tensors_for_save)
-            )
+            replace(writer, "_evaluate_tensors_for_save", _checked_tensors(writer._evaluate_tensors_for_save))
         if torch.distributed.is_available():
             filesystem = importlib.import_module("torch.distributed.checkpoint.filesystem")
             reader, writer = filesystem.FileSystemReader, filesystem._FileSystemWriter
-            self._replace(reader, "read_data", _skipping_read(reader.read_data))
-            self._replace(writer, "write_data", _checked_write(writer.write_data))
+            replace(reader, "read_data", _skipping_read(reader.read_data))
+            replace(writer, "write_data", _checked_write(writer.write_data))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        for owner, name, original in reversed(self._changed):
-            setattr(owner, name, original)
-
-    def _replace(self, owner: Any, name: str, function: Any) -> None:
-        self._changed.append((owner, name, owner.__dict__[name]))
-        setattr(owner, name, function)
+        self._changes.close()
 
 
 def _mapped_load(original: Callable[..., Any]) -> Callable[..., Any]:

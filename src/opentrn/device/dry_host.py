@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
 from opentrn.device import _C
+from opentrn.device.replaced import Replacements
 
 # Floating-point host tensors from this size on are not computed.
 LARGE_BYTES = 1 << 20
@@ -108,15 +109,14 @@ class HostMode(TorchFunctionMode):
     """Skips work on large floating-point host tensors while it is on."""
 
     def __enter__(self) -> HostMode:
-        self._originals = {name: getattr(init, name) for name in dir(init) if name.startswith("_no_grad_")}
-        for name, function in self._originals.items():
-            setattr(init, name, _skipping(function))
+        self._changes = Replacements()
+        for name in [name for name in dir(init) if name.startswith("_no_grad_")]:
+            self._changes.replace(init, name, _skipping(getattr(init, name)))
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        for name, function in self._originals.items():
-            setattr(init, name, function)
+        self._changes.close()
         super().__exit__(*error)
 
     def __torch_function__(

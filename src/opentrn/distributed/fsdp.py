@@ -19,20 +19,19 @@ from typing import Any
 import torch
 
 from opentrn.device import _C
+from opentrn.device.replaced import Replacements
 
 
 @contextlib.contextmanager
 def unbacked_parameters() -> Iterator[None]:
     """Inside, FSDP works on unbacked parameters."""
-    with contextlib.ExitStack() as changes:
+    with Replacements() as changes:
         for module, path, context in _RUN_INSIDE:
             owner: Any = importlib.import_module(f"torch.distributed.fsdp.{module}")
             *outer, name = path.split(".")
             for part in outer:
                 owner = getattr(owner, part)
-            original = getattr(owner, name)
-            setattr(owner, name, _inside(context, original))
-            changes.callback(setattr, owner, name, original)
+            changes.replace(owner, name, _inside(context, getattr(owner, name)))
         yield
 
 
@@ -66,13 +65,10 @@ def _addresses() -> Iterator[None]:
         offset = tensor.storage_offset() * tensor.element_size()
         return tensor_address(tensor) if address is None else address + offset
 
-    torch.UntypedStorage.data_ptr = of_storage  # type: ignore[method-assign, assignment]
-    torch.Tensor.data_ptr = of_tensor  # type: ignore[method-assign, assignment]
-    try:
+    with Replacements() as changes:
+        changes.replace(torch.UntypedStorage, "data_ptr", of_storage)
+        changes.replace(torch.Tensor, "data_ptr", of_tensor)
         yield
-    finally:
-        torch.UntypedStorage.data_ptr = storage_address  # type: ignore[method-assign]
-        torch.Tensor.data_ptr = tensor_address  # type: ignore[method-assign]
 
 
 # Module of torch.distributed.fsdp, a function of it, and the context that the function runs in.

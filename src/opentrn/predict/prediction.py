@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ class Prediction:
     """The answer. Figures of `summary` are of one logical core; `shortage` is None where the plan fits.
 
     parameters: counted; published: by the model's card, None where unknown. fixes: changes that were tried,
-    each with its outcome.
+    each with its outcome. ruled_out: changes that were not, with the bytes per core that they need at least.
     """
 
     plan: Plan
@@ -34,6 +35,7 @@ class Prediction:
     parameters: int
     sharded: int = 1
     fixes: list[tuple[str, Prediction]] = field(default_factory=list)
+    ruled_out: list[tuple[str, int]] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
 
     @property
@@ -77,6 +79,7 @@ class Prediction:
                 }
                 for change, p in self.fixes
             ],
+            "ruled_out": [{"change": change, "least_bytes": least} for change, least in self.ruled_out],
             "stood_in": [asdict(entry) for entry in dry.ledger()],
             "assumptions": self.assumptions,
             "report": self.summary.as_json(),
@@ -94,7 +97,7 @@ def predict(plan: Plan, *, suggest: bool = True) -> Prediction:
     _attach(plan)
     prediction = _run(plan, model)
     if not prediction.fits and suggest:
-        prediction.fixes = _try_fixes(prediction)
+        _try_fixes(prediction)
     return prediction
 
 
@@ -190,28 +193,48 @@ def _assumptions(plan: Plan, model: catalogue.Model, parameters: int, config: An
 _MANY_INSTANCES = (2, 4, 8, 16, 32, 64)
 
 
-def _try_fixes(prediction: Prediction) -> list[tuple[str, Prediction]]:
-    """The changes a user would try, alone and together, each run dry; then more instances until it fits."""
-    plan, model = prediction.plan, prediction.model
+def _try_fixes(prediction: Prediction) -> None:
+    """The changes a user would try, alone and together, each run dry; then more instances until it fits.
+
+    What `_least_bytes` rules out is not run: a dry run of a large sharded model takes half a minute.
+    """
+    plan = prediction.plan
     per_instance = _C.device_count()
-    tried = [
-        found for name, change in _changes(plan, per_instance) if (found := _try(plan, model, name, change))
-    ]
-    if any(found.fits for _, found in tried):
-        return tried
+    _try(prediction, _changes(plan, per_instance))
     checkpointing = plan.mode == "train" and not plan.checkpointing
     for instances in _MANY_INSTANCES:
+        if any(found.fits for _, found in prediction.fixes):
+            break
         cores = instances * per_instance
-        if cores <= plan.cores:
-            continue
-        change: dict[str, Any] = {"cores": cores} | ({"checkpointing": True} if checkpointing else {})
-        name = f"{'checkpointing and ' if checkpointing else ''}{cores} cores ({instances} instances)"
-        found = _try(plan, model, name, change)
-        if found is not None:
-            tried.append(found)
-            if found[1].fits:
-                break
-    return tried
+        if cores > plan.cores:
+            change: dict[str, Any] = {"cores": cores} | ({"checkpointing": True} if checkpointing else {})
+            words = "checkpointing and " if checkpointing else ""
+            _try(prediction, [(f"{words}{cores} cores ({instances} instances)", change)])
+
+
+def _least_bytes(prediction: Prediction, changed: Plan) -> int:
+    """Bytes per core that the changed plan needs at least, told from the run that did not fit.
+
+    The training state that FSDP shards, plus, where the plan neither recomputes nor shrinks them, the
+    activations that were held at the peak: sharding leaves those as they are.
+    """
+    tried, peak = prediction.plan, prediction.summary.peak
+    element = 2 if changed.precision == "bf16" else 4
+    copies = 1
+    if changed.mode == "train":
+        copies = 2 if changed.optimizer == "sgd" else 4  # parameter, gradient, two moments
+    state = prediction.parameters * element * copies // changed.cores
+    # Autocast keeps its copies of the weights for the backward pass, FSDP2 gathers them again.
+    activations_stay = (changed.checkpointing, changed.batch, changed.precision) == (
+        tried.checkpointing,
+        tried.batch,
+        tried.precision,
+    ) and changed.precision != "amp"
+    if peak is None or not activations_stay:
+        return state
+    # Gradients and moments may not be there yet when activations peak; parameters are.
+    shard = prediction.parameters * element // changed.cores
+    return max(state, shard + peak.categories.get("activation", 0))
 
 
 def _changes(plan: Plan, per_instance: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -231,10 +254,14 @@ def _changes(plan: Plan, per_instance: int) -> Iterator[tuple[str, dict[str, Any
         yield f"checkpointing and {per_instance} cores", {"checkpointing": True, "cores": per_instance}
 
 
-def _try(
-    plan: Plan, model: catalogue.Model, name: str, change: dict[str, Any]
-) -> tuple[str, Prediction] | None:
-    try:
-        return name, _run(replace(plan, steps=1, **change), model)
-    except OpenTRNError:
-        return None  # the change does not apply to this model
+def _try(prediction: Prediction, changes: Iterable[tuple[str, dict[str, Any]]]) -> None:
+    """Runs each change, or notes that it cannot be enough."""
+    for name, change in changes:
+        changed = replace(prediction.plan, steps=1, **change)
+        least = _least_bytes(prediction, changed)
+        if least > prediction.summary.memory_capacity:
+            prediction.ruled_out.append((name, least))
+            continue
+        # A change that does not apply to this model is no fix.
+        with contextlib.suppress(OpenTRNError):
+            prediction.fixes.append((name, _run(changed, prediction.model)))

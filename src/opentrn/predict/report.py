@@ -45,7 +45,7 @@ def print_report(prediction: Prediction, console: Console) -> None:
     if text := throughput(prediction):
         note = "" if prediction.fits else ", if it fitted"
         parts.append(Text(text + note))
-    if prediction.fixes:
+    if prediction.fixes or prediction.ruled_out:
         parts += [Text(), _fixes(prediction)]
     parts += [Text(f"• {line}", style="dim") for line in prediction.assumptions]
     parts += [Text(), *terminal._parts(prediction.summary)]
@@ -63,9 +63,17 @@ def _fixes(prediction: Prediction) -> Table:
     table = Table(title=_fixes_title(prediction), title_justify="left", box=None, padding=(0, 2))
     for name in ("change", "", "peak per core", "tokens/s"):
         table.add_column(name)
-    for change, found in prediction.fixes:
-        table.add_row(change, *_fix_cells(found))
+    for row in _fix_rows(prediction):
+        table.add_row(*row)
     return table
+
+
+def _fix_rows(prediction: Prediction) -> list[tuple[str, ...]]:
+    """What was run, then what was not."""
+    return [(change, *_fix_cells(found)) for change, found in prediction.fixes] + [
+        (change, "does not fit (not run)", f"at least {units.size(least)}", "—")
+        for change, least in prediction.ruled_out
+    ]
 
 
 def _fix_cells(found: Prediction) -> tuple[str, str, str]:
@@ -80,10 +88,8 @@ def _fix_cells(found: Prediction) -> tuple[str, str, str]:
 def page(prediction: Prediction) -> str:
     """The page as HTML."""
     rows = "".join(
-        f"<tr><td>{escape(change)}</td>"
-        + "".join(f"<td>{escape(cell)}</td>" for cell in _fix_cells(found))
-        + "</tr>"
-        for change, found in prediction.fixes
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in _fix_rows(prediction)
     )
     fixes = f"<h2>{escape(_fixes_title(prediction))}</h2><table>{rows}</table>" if rows else ""
     notes = "".join(f"<li>{escape(line)}</li>" for line in prediction.assumptions)
