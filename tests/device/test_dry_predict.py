@@ -98,6 +98,14 @@ def test_what_one_instance_cannot_hold_is_tried_on_several():
     assert last["fits"] and last["change"].endswith("(2 instances)"), "more instances, until it fits"
 
 
+def test_more_cores_are_ruled_out_by_what_fewer_held_unsharded():
+    plan = Plan("qwen3-0.6b", sequence=1024, steps=1, cores=4)
+    prediction = predict(plan, suggest=False)
+    many = replace(plan, cores=64)
+    least, needed = prediction_module._least_bytes(prediction, many), predict(many, suggest=False)
+    assert 0.75 * needed.summary.peak.allocated < least <= needed.summary.peak.allocated
+
+
 @pytest.mark.parametrize(
     ("plan", "changes"),
     [

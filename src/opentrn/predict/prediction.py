@@ -213,28 +213,35 @@ def _try_fixes(prediction: Prediction) -> None:
 
 
 def _least_bytes(prediction: Prediction, changed: Plan) -> int:
-    """Bytes per core that the changed plan needs at least, told from the run that did not fit.
+    """Bytes per core that the changed plan needs at least, told from arithmetic and from what has run.
 
-    The training state that FSDP shards, plus, where the plan neither recomputes nor shrinks them, the
-    activations that were held at the peak: sharding leaves those as they are.
+    The training state, which FSDP2 shards; with it, what a run on other cores held beside it, or the
+    activations that the first run held at its peak: sharding leaves both as they are.
     """
-    tried, peak = prediction.plan, prediction.summary.peak
-    element = 2 if changed.precision == "bf16" else 4
-    copies = 1
-    if changed.mode == "train":
-        copies = 2 if changed.optimizer == "sgd" else 4  # parameter, gradient, two moments
-    state = prediction.parameters * element * copies // changed.cores
-    # Autocast keeps its copies of the weights for the backward pass, FSDP2 gathers them again.
-    activations_stay = (changed.checkpointing, changed.batch, changed.precision) == (
-        tried.checkpointing,
-        tried.batch,
-        tried.precision,
-    ) and changed.precision != "amp"
-    if peak is None or not activations_stay:
-        return state
-    # Gradients and moments may not be there yet when activations peak; parameters are.
-    shard = prediction.parameters * element // changed.cores
-    return max(state, shard + peak.categories.get("activation", 0))
+    state = _state_bytes(prediction.parameters, changed)
+    least = state // changed.cores
+    for found in (prediction, *(found for _, found in prediction.fixes)):
+        peak = found.summary.peak
+        if peak is None or replace(found.plan, cores=changed.cores, steps=changed.steps) != changed:
+            continue
+        if found.plan.cores > 1:
+            beside = peak.allocated - state // found.plan.cores
+            least = max(least, state // changed.cores + beside)
+        elif changed.precision != "amp":  # autocast keeps its copies of the weights, FSDP2 gathers them again
+            # Gradients and moments may not be there yet when activations peak; parameters are.
+            shard = prediction.parameters * _element_bytes(changed) // changed.cores
+            least = max(least, shard + peak.categories.get("activation", 0))
+    return least
+
+
+def _element_bytes(plan: Plan) -> int:
+    return 2 if plan.precision == "bf16" else 4
+
+
+def _state_bytes(parameters: int, plan: Plan) -> int:
+    """Parameters; in training also gradients and AdamW's two moments, of all cores together."""
+    copies = 1 if plan.mode != "train" else 2 if plan.optimizer == "sgd" else 4
+    return parameters * _element_bytes(plan) * copies
 
 
 def _changes(plan: Plan, per_instance: int) -> Iterator[tuple[str, dict[str, Any]]]:

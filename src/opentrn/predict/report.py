@@ -70,10 +70,12 @@ def _fixes(prediction: Prediction) -> Table:
 
 def _fix_rows(prediction: Prediction) -> list[tuple[str, ...]]:
     """What was run, then what was not."""
-    return [(change, *_fix_cells(found)) for change, found in prediction.fixes] + [
+    run = ((change, *_fix_cells(found)) for change, found in prediction.fixes)
+    not_run = (
         (change, "does not fit (not run)", f"at least {units.size(least)}", "—")
         for change, least in prediction.ruled_out
-    ]
+    )
+    return [*run, *not_run]
 
 
 def _fix_cells(found: Prediction) -> tuple[str, str, str]:
