@@ -98,6 +98,14 @@ def test_what_one_instance_cannot_hold_is_tried_on_several():
     assert last["fits"] and last["change"].endswith("(2 instances)"), "more instances, until it fits"
 
 
+def test_what_more_cores_cannot_help_is_said():
+    """Logits of 131,072 tokens and 151,936 words are 37 GiB in bfloat16 on each of any cores."""
+    prediction = predict(Plan("qwen3-0.6b", batch=4, sequence=32768, steps=1))
+    assert not any(found.fits for _, found in prediction.fixes)
+    assert any(name.endswith("(64 instances)") for name, _ in prediction.ruled_out)
+    assert any("FSDP2 leaves" in line and "tensor parallelism" in line for line in prediction.assumptions)
+
+
 def test_more_cores_are_ruled_out_by_what_fewer_held_unsharded():
     plan = Plan("qwen3-0.6b", sequence=1024, steps=1, cores=4)
     prediction = predict(plan, suggest=False)

@@ -210,6 +210,20 @@ def _try_fixes(prediction: Prediction) -> None:
             change: dict[str, Any] = {"cores": cores} | ({"checkpointing": True} if checkpointing else {})
             words = "checkpointing and " if checkpointing else ""
             _try(prediction, [(f"{words}{cores} cores ({instances} instances)", change)])
+    if not any(found.fits for _, found in prediction.fixes):
+        prediction.assumptions.append(_what_sharding_leaves(prediction))
+
+
+def _what_sharding_leaves(prediction: Prediction) -> str:
+    """Why more cores do not help, and what would."""
+    needed = [least for _, least in prediction.ruled_out]
+    needed += [found.summary.peak.allocated for _, found in prediction.fixes if found.summary.peak]
+    least = min(needed, default=0) / (1 << 30)
+    return (
+        f"a core needs {least:.1f} GiB or more in all that was tried: FSDP2 leaves activations, logits and the "
+        "weights gathered for use whole; a shorter sequence, or tensor parallelism, which predict does not do "
+        "yet, would help"
+    )
 
 
 def _least_bytes(prediction: Prediction, changed: Plan) -> int:
