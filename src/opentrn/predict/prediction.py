@@ -220,9 +220,9 @@ def _what_sharding_leaves(prediction: Prediction) -> str:
     needed += [found.summary.peak.allocated for _, found in prediction.fixes if found.summary.peak]
     least = min(needed, default=0) / (1 << 30)
     return (
-        f"a core needs {least:.1f} GiB or more in all that was tried: FSDP2 leaves activations, logits and the "
-        "weights gathered for use whole; a shorter sequence, or tensor parallelism, which predict does not do "
-        "yet, would help"
+        f"a core needs {least:.1f} GiB or more in all that was tried: FSDP2 leaves activations, logits and "
+        "the weights gathered for use whole; a shorter sequence, or tensor parallelism, which predict does "
+        "not do yet, would help"
     )
 
 
