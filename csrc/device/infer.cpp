@@ -317,6 +317,27 @@ void correct_batch_norm(const c10::OperatorHandle& op, const OperatorTraits& tra
   }
 }
 
+// CPU keeps the statistics of 16-bit inputs in the type of the parameters (without any: of the input), meta kernels in
+// float32.
+void correct_statistics(const OperatorTraits& traits, const Scan& scan, Plan& plan) {
+  static const Names names = {"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
+                              "_batch_norm_with_update"};
+  if (names.count(traits.base) == 0 || traits.has_out || plan.results.size() < 3) return;
+  at::ScalarType type = scan.tensors[0].tensor.scalar_type();
+  if (!at::isReducedFloatingType(type)) return;
+  for (const auto& entry : scan.tensors) {
+    if (entry.tensor.scalar_type() == at::kFloat) type = at::kFloat;
+  }
+  for (size_t i = 1; i < 3; ++i) {
+    Geometry& geometry = plan.results[i].geometry;
+    if (plan.results[i].kind != Result::kFresh || geometry.type == type) continue;
+    plan.fresh_bytes -= geometry.storage_bytes;
+    geometry.storage_bytes = geometry.storage_bytes / c10::elementSize(geometry.type) * c10::elementSize(type);
+    geometry.type = type;
+    plan.fresh_bytes += geometry.storage_bytes;
+  }
+}
+
 // Whether an argument that the operator writes is another argument of it as well.
 bool is_read_too(const Scan& scan, int index) {
   const auto& written = scan.tensors[index];
@@ -343,6 +364,7 @@ Plan infer_on_meta(const c10::OperatorHandle& op, const OperatorTraits& traits, 
   Plan plan = plan_from(op, traits, stack, scan, kernel, false);
   check_resized(traits, scan, plan);
   correct_batch_norm(op, traits, stack, plan);
+  correct_statistics(traits, scan, plan);
   return plan;
 }
 

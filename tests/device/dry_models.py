@@ -128,7 +128,9 @@ MIXTURES: dict[str, dict[str, Any]] = {
 ALL = {**CAUSAL, **MASKED, **OTHER, **MIXTURES}
 
 
-def make(kind: str, experts: str | None = None) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+def make(
+    kind: str, experts: str | None = None, dtype: torch.dtype = torch.float32
+) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     """A model in train mode on neuron and its inputs. experts: Hugging Face's implementation of the
     experts."""
     import transformers
@@ -152,4 +154,7 @@ def make(kind: str, experts: str | None = None) -> tuple[torch.nn.Module, dict[s
     else:
         tokens = torch.arange(BATCH * SEQUENCE).reshape(BATCH, SEQUENCE) % (VOCABULARY - 3) + 3
         inputs = {"input_ids": tokens, "labels": tokens}
-    return model.to("neuron"), {key: value.to("neuron") for key, value in inputs.items()}
+    on_device = {
+        key: value.to("neuron", dtype if value.is_floating_point() else None) for key, value in inputs.items()
+    }
+    return model.to("neuron", dtype), on_device

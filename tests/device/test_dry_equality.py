@@ -48,9 +48,14 @@ def watch(work: Callable[[], Any], dry: bool) -> Seen:
     return Seen(peak, allocated, operators, _C.dry_counters()["inferred"] - inferred)
 
 
-def train(kind: str, optimizer: str = "foreach", experts: str | None = None) -> Any:
+def train(
+    kind: str,
+    optimizer: str = "foreach",
+    experts: str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Any:
     """Two training steps."""
-    model, inputs = make(kind, experts)
+    model, inputs = make(kind, experts, dtype)
     chosen = torch.optim.AdamW(model.parameters(), foreach=optimizer == "foreach", fused=optimizer == "fused")
     for _ in range(2):
         model(**inputs).loss.backward()
@@ -67,9 +72,13 @@ def assert_equal(real: Seen, dry: Seen) -> None:
     assert (dry.peak, dry.allocated) == (real.peak, real.allocated)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", [*CAUSAL, *MASKED, *OTHER])
-def test_training_step_of_an_architecture(kind):
-    assert_equal(watch(lambda: train(kind), dry=False), watch(lambda: train(kind), dry=True))
+def test_training_step_of_an_architecture(kind, dtype):
+    def work() -> Any:
+        return train(kind, dtype=dtype)
+
+    assert_equal(watch(work, dry=False), watch(work, dry=True))
 
 
 @pytest.mark.parametrize("kind", list(MIXTURES))
