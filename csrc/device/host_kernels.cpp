@@ -15,7 +15,14 @@ using OptionalTensor = std::optional<Tensor>;
 Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, at::IntArrayRef stride,
                    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
                    int64_t groups) {
-  return at::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+  Tensor result = at::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+  // On CPU one channels-last operand makes the result channels-last; the meta kernel's is always contiguous. (Of
+  // volumes, CPU asks its libraries.)
+  const auto is_channels_last = [](const Tensor& tensor) {
+    return tensor.dim() == 4 && tensor.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
+  };
+  if (!result.is_meta() || !(is_channels_last(input) || is_channels_last(weight))) return result;
+  return at::empty_like(result, at::MemoryFormat::ChannelsLast);
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad_output, const Tensor& input,

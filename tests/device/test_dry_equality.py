@@ -103,3 +103,45 @@ def test_checkpointing_and_autocast():
         return model
 
     assert_equal(watch(work, dry=False), watch(work, dry=True))
+
+
+class Images(torch.nn.Module):
+    """Convolutions up and down, with the three normalisations of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.GroupNorm(8, 32), torch.nn.SiLU()
+        )
+        self.down = torch.nn.Sequential(
+            torch.nn.Conv2d(32, 64, 3, 2, 1), torch.nn.BatchNorm2d(64), torch.nn.ReLU()
+        )
+        self.up = torch.nn.ConvTranspose2d(64, 32, 2, 2)
+        self.last = torch.nn.Sequential(
+            torch.nn.InstanceNorm2d(32, affine=True),
+            torch.nn.GELU(),
+            torch.nn.AvgPool2d(2),
+            torch.nn.Flatten(),
+            torch.nn.Linear(8192, 8),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        return self.last(self.up(self.down(h)) + h)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_images_in_either_layout(layout, dtype):
+    def work() -> Any:
+        torch.manual_seed(0)
+        model = Images().to("neuron", dtype, memory_format=layout)
+        images = torch.ones(4, 3, 32, 32, dtype=dtype).to("neuron", memory_format=layout)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(images).float().square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model, optimizer
+
+    assert_equal(watch(work, dry=False), watch(work, dry=True))
