@@ -69,9 +69,9 @@ inline float python_mod(float a, float b) {
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
-// NaN spreads through maximum and minimum, as in NumPy.
-inline float largest(float a, float b) { return a > b || a != a ? a : b; }
-inline float smallest(float a, float b) { return a < b || a != a ? a : b; }
+// NaN spreads through maximum and minimum, as in NumPy. `|`, not `||`: a branch keeps loops from vectorising.
+inline float largest(float a, float b) { return (a > b) | (a != a) ? a : b; }
+inline float smallest(float a, float b) { return (a < b) | (a != a) ? a : b; }
 
 template <class F>
 inline void dispatch(Alu op, F&& run) {
@@ -391,7 +391,7 @@ float alu_identity(Alu op) {
   }
 }
 
-// Eight running results, folded at the end: vectorisable, and the same order on every host.
+// Several running results, folded at the end: vectorisable, and the same order on every host.
 CORE_VECTORISED float alu_reduce(Alu op, const float* a, i64 n, float start) {
   if (op == Alu::add || op == Alu::average) {
     float part[16] = {};
@@ -404,14 +404,19 @@ CORE_VECTORISED float alu_reduce(Alu op, const float* a, i64 n, float start) {
     return start + part[0];
   }
   if (op == Alu::maximum || op == Alu::minimum) {  // any order gives the same, NaN included
-    float part[16];
-    std::fill(part, part + 16, start);
-    i64 i = 0;
+    // So many that the inner loops stay loops, which is what the compiler vectorises.
+    constexpr i64 parts = 64;
+    float part[parts];
+    std::fill(part, part + parts, start);
     auto fold = [&](auto f) {
-      for (; i + 16 <= n; i += 16)
-        for (int k = 0; k < 16; ++k) part[k] = f(part[k], a[i + k]);
-      for (; i < n; ++i) part[0] = f(part[0], a[i]);
-      for (int k = 1; k < 16; ++k) part[0] = f(part[0], part[k]);
+      i64 i = 0;
+      for (; i + parts <= n; i += parts)
+        for (i64 k = 0; k < parts; ++k) part[k] = f(part[k], a[i + k]);
+      for (i64 k = 0; k < n - i; ++k) part[k] = f(part[k], a[i + k]);
+      for (i64 k = 0; k < 32; ++k) part[k] = f(part[k], part[k + 32]);
+      for (i64 k = 0; k < 16; ++k) part[k] = f(part[k], part[k + 16]);
+      for (i64 k = 0; k < 8; ++k) part[k] = f(part[k], part[k + 8]);
+      for (i64 k = 1; k < 8; ++k) part[0] = f(part[0], part[k]);
     };
     op == Alu::maximum ? fold([](float x, float y) { return largest(x, y); })
                        : fold([](float x, float y) { return smallest(x, y); });

@@ -64,6 +64,13 @@ void fill_unwritten(u8* at, u64 bytes, Dtype dtype) {
     store_integers(dtype, &four, 1, at + i, size_of(dtype));
 }
 
+static Pages unset_bits(u64 bytes) {
+  if (bytes > u64(1) << 20) return Pages(bytes);  // much of it may never be touched
+  Pages bits = take_pages(bytes);
+  std::memset(bits.data(), 0, bytes);
+  return bits;
+}
+
 Rank::Rank(const Plan& p, int i, int n, const Options& o) : plan(p), index(i), ranks(n), options(o) {
   hbm.resize(p.program->buffers.size());
   for (i32 b = 0; b < i32(hbm.size()); ++b) {
@@ -81,13 +88,16 @@ Rank::Rank(const Plan& p, int i, int n, const Options& o) : plan(p), index(i), r
                                            " bytes instead of " + std::to_string(bytes));
         h->region.base = const_cast<u8*>(buffer.data.data());
       } else if (buffer.kind != BufferKind::input && buffer.kind != BufferKind::inout) {
-        h->pages = Pages(bytes);
-        h->region.base = h->pages.data();
-        h->bits = Pages(bytes / 8 + 8);
-        if (o.check_uninitialised)
+        if (buffer.kind != BufferKind::output) {
+          h->pages = Pages(bytes);
+          h->region.base = h->pages.data();
+        }
+        if (o.check_uninitialised) {
+          h->bits = unset_bits(bytes / 8 + 8);
           h->region.written = h->bits.data();
-        else
+        } else if (h->region.base) {
           fill_unwritten(h->region.base, bytes, buffer.dtype);
+        }
       }
       if (o.check_uninitialised && p.program->cores == 2 && copies == 1 && buffer.kind != BufferKind::constant &&
           buffer.kind != BufferKind::input)

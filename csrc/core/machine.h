@@ -21,7 +21,9 @@ struct Options {
 
 // HBM memory of one buffer of one rank (of one core, when private).
 struct HbmBuffer {
-  Pages pages, bits;
+  HbmBuffer() = default;
+  ~HbmBuffer() { give_pages(std::move(bits)); }
+  Pages pages, bits;  // no pages where the memory is the caller's: inputs and outputs
   Region region;
   // Accesses of each core since the last barrier, one bit per byte (two-core programs only). `own`: the core wrote the
   // byte. `written_by`: the same, but for bytes to which both cores gave one value. `read_by`: the core read the byte
@@ -96,6 +98,8 @@ struct Rank {
   std::vector<std::unique_ptr<Core>> cores;
   HbmBuffer& memory_of(i32 buffer, int core);
   void bind_input(i32 buffer, u8* data, u64 bytes);  // borrowed memory
+  // Borrowed, too. Where uninitialised reads are allowed, it holds what they shall find.
+  void bind_output(i32 buffer, u8* data) { hbm[buffer][0]->region.base = data; }
 };
 
 // Runs all ranks to their end. Throws core::Error with the instruction and source line filled in.

@@ -47,6 +47,14 @@ inline bool walk_bits(u64 at, u64 n, Edge&& edge, Whole&& whole) {
   return begin >= stop || whole(begin, stop - begin);
 }
 
+typedef u64 Bits __attribute__((vector_size(16)));
+
+inline Bits bits_at(const u8* p) {
+  Bits bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return bits;
+}
+
 }  // namespace
 
 bool all_written(const Region& r, u64 at, u64 n) {
@@ -55,14 +63,10 @@ bool all_written(const Region& r, u64 at, u64 n) {
       at, n, [&](u64 i, u8 mask) { return (r.written[i] & mask) == mask; },
       [&](u64 i, u64 count) {
         const u8* p = r.written + i;
-        while (count >= 64) {
-          u64 words[8];
-          std::memcpy(words, p, 64);
-          u64 all = ~u64(0);
-          for (u64 w : words) all &= w;
-          if (all != ~u64(0)) return false;
-          p += 64;
-          count -= 64;
+        for (; count >= 128; p += 128, count -= 128) {
+          Bits all = bits_at(p);
+          for (int k = 16; k < 128; k += 16) all &= bits_at(p + k);
+          if ((all[0] & all[1]) != ~u64(0)) return false;
         }
         while (count >= 8) {
           u64 word;
@@ -109,6 +113,7 @@ void mark_unwritten(const Region& r, u64 at, u64 n) {
 }
 
 void clear_unwritten(const Region& r) {
+  if (all_written(r, 0, r.size)) return;
   for (u64 at = 0; at < r.size; at += 64) {
     u64 bits;  // `written` is longer than the region by a word
     std::memcpy(&bits, r.written + at / 8, 8);
@@ -119,9 +124,59 @@ void clear_unwritten(const Region& r) {
   }
 }
 
+namespace {
+
+// Pages that nobody uses, the latest last.
+struct Idle {
+  static constexpr u64 most = u64(64) << 20;
+  std::mutex mutex;
+  std::vector<Pages> pages;
+  u64 bytes = 0;
+};
+Idle& idle_pages() {
+  static auto& idle = *new Idle;  // leaked on purpose: arrays may die after static objects do
+  return idle;
+}
+
+}  // namespace
+
+Pages take_pages(u64 bytes) {
+  Idle& idle = idle_pages();
+  {
+    const std::lock_guard lock(idle.mutex);
+    for (std::size_t i = idle.pages.size(); i--;) {
+      if (idle.pages[i].size() != bytes) continue;
+      Pages found = std::move(idle.pages[i]);
+      idle.pages.erase(idle.pages.begin() + i);
+      idle.bytes -= bytes;
+      return found;
+    }
+  }
+  Pages pages(bytes);
+  if (bytes >= u64(4) << 20) pages.prefer_large();
+  return pages;
+}
+
+void give_pages(Pages pages) {
+  Idle& idle = idle_pages();
+  if (!pages.data() || pages.size() > Idle::most / 2) return;
+  std::vector<Pages> dropped;  // unmapped after the lock
+  const std::lock_guard lock(idle.mutex);
+  idle.bytes += pages.size();
+  idle.pages.push_back(std::move(pages));
+  while (idle.bytes > Idle::most) {
+    idle.bytes -= idle.pages.front().size();
+    dropped.push_back(std::move(idle.pages.front()));
+    idle.pages.erase(idle.pages.begin());
+  }
+}
+
+// 403 cache lines more than a multiple of 64 KiB, whose multiples are far from each other modulo 64 and modulo 1024.
+constexpr i64 padding = 25792;
+
 CoreMemory::CoreMemory(i64 sbuf_bytes, i64 psum_bytes)
-    : sbuf_pitch(sbuf_bytes + 192),
-      psum_pitch(psum_bytes + 192),
+    : sbuf_pitch(sbuf_bytes + padding),
+      psum_pitch(psum_bytes + padding),
       sbuf_pages_(u64(sbuf_pitch) * partitions_max),
       sbuf_bits_(u64(sbuf_pitch) * partitions_max / 8 + 8),
       psum_pages_(u64(psum_pitch) * partitions_max),
@@ -159,7 +214,7 @@ std::shared_ptr<CoreMemory> CoreMemory::take(i64 sbuf_bytes, i64 psum_bytes) {
   {
     const std::lock_guard lock(mutex);
     for (auto& m : idle)
-      if (m->sbuf_pitch == sbuf_bytes + 192 && m->psum_pitch == psum_bytes + 192) {
+      if (m->sbuf_pitch == sbuf_bytes + padding && m->psum_pitch == psum_bytes + padding) {
         memory = std::move(m);
         m = std::move(idle.back());
         idle.pop_back();

@@ -38,8 +38,13 @@ class Pages {
   u64 size_ = 0;
 };
 
-// SBUF and PSUM of one core. Partition p of a memory starts at base + p * pitch; the pitch is padded off multiples of 4
-// KiB, for partitions would otherwise fall into the same few cache sets of the host.
+// Pages with whatever is in them: those of an owner that is gone where there are some of that size, for the host hands
+// out every new page one by one; else new ones.
+Pages take_pages(u64 bytes);
+void give_pages(Pages pages);
+
+// SBUF and PSUM of one core. Partition p of a memory starts at base + p * pitch; the pitch is padded such that the rows
+// of a tile spread over all the cache sets of the host.
 struct CoreMemory {
   CoreMemory(i64 sbuf_bytes, i64 psum_bytes);
   Region sbuf, psum;

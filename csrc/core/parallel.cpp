@@ -9,9 +9,11 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <set>
 
 #include "core/instructions.h"
+#include "core/team.h"
 
 namespace core {
 
@@ -299,15 +301,15 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
   }
   std::atomic<bool> failed{false};
   std::exception_ptr interrupt;
+  std::mutex interrupting;
   int last_worker = 0;
   const std::size_t end = loop.target - 1;
   const i64 trips = a.trips;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (i64 n = 0; n < trips; ++n) {
-    if (failed.load(std::memory_order_relaxed)) continue;
-    Core& w = *pool[omp_get_thread_num()];
+  share_iterations(trips, threads, [&](int worker, i64 n) {
+    if (failed.load(std::memory_order_relaxed)) return;
+    Core& w = *pool[worker];
     try {
-      if (omp_get_thread_num() == 0 && core.rank.options.poll) core.rank.options.poll();
+      if (worker == 0 && core.rank.options.poll) core.rank.options.poll();
       for (i32 b : a.written) {
         if (a.fresh.count(b)) continue;
         const Buffer& buffer = program.buffers[b];
@@ -324,15 +326,15 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
       w.slots[a.variable] = start + n * step;
       w.at = at + 1;
       run_steps(w, end);
-      if (n == trips - 1) last_worker = omp_get_thread_num();
+      if (n == trips - 1) last_worker = worker;
     } catch (const Error&) {
       failed = true;
     } catch (...) {
       failed = true;
-#pragma omp critical
+      const std::lock_guard lock(interrupting);
       interrupt = std::current_exception();
     }
-  }
+  });
   if (interrupt) std::rethrow_exception(interrupt);
   if (failed) {
     core.parallel_refused[loop.index] = 1;

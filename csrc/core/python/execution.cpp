@@ -7,6 +7,18 @@ namespace core::python {
 
 namespace {
 
+// An array of bytes that are yet to be written.
+py::array_t<u8> output_array(i64 bytes) {
+  if (bytes < i64(1) << 16) return py::array_t<u8>(bytes);
+  auto pages = std::make_unique<Pages>(take_pages(u64(bytes)));
+  u8* data = pages->data();
+  const py::capsule owner(pages.release(), [](void* p) {
+    const std::unique_ptr<Pages> mine(static_cast<Pages*>(p));
+    give_pages(std::move(*mine));
+  });
+  return py::array_t<u8>(bytes, data, owner);
+}
+
 // inputs: one dict per rank, name -> C-contiguous array whose bytes are the tensor; returns name -> bytes per rank.
 py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& inputs,
                       const std::map<std::string, i64>& symbols, bool check, bool zero_outputs, bool ranges,
@@ -56,12 +68,12 @@ py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& i
         keep.push_back(array);
         ranks.back()->bind_input(b, static_cast<u8*>(const_cast<void*>(array.data())), u64(array.nbytes()));
       } else if (buffer.kind == BufferKind::output) {
-        py::array_t<u8> array(plan.buffer_bytes[b]);
+        py::array_t<u8> array = output_array(plan.buffer_bytes[b]);
         if (!check && zero_outputs)
           std::fill_n(array.mutable_data(), plan.buffer_bytes[b], u8(0));
         else if (!check)
           fill_unwritten(array.mutable_data(), u64(plan.buffer_bytes[b]), buffer.dtype);
-        ranks.back()->memory_of(b, 0).region.base = array.mutable_data();
+        ranks.back()->bind_output(b, array.mutable_data());
         out[buffer.name.c_str()] = array;
         keep.push_back(array);
       }

@@ -298,24 +298,37 @@ def trace(
     return call.traced(), call.arrays()
 
 
-_signatures: weakref.WeakKeyDictionary[Any, inspect.Signature] = weakref.WeakKeyDictionary()
+# Function → its signature and, where every parameter takes one positional argument, their names.
+_signatures: weakref.WeakKeyDictionary[Any, tuple[inspect.Signature, tuple[str, ...]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def signature(function: Callable[..., Any]) -> inspect.Signature:
     """The signature of a kernel, read once."""
+    return _read_signature(function)[0]
+
+
+def _read_signature(function: Callable[..., Any]) -> tuple[inspect.Signature, tuple[str, ...]]:
     try:
         known = _signatures.get(function)
-        if known is None:
-            known = _signatures[function] = inspect.signature(function)
     except TypeError:  # no key of a dictionary
-        return inspect.signature(function)
+        return inspect.signature(function), ()
+    if known is None:
+        found = inspect.signature(function)
+        places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        plain = all(parameter.kind in places for parameter in found.parameters.values())
+        known = _signatures[function] = found, tuple(found.parameters) if plain else ()
     return known
 
 
 def bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call by parameter name, defaults included."""
+    read, names = _read_signature(function)
+    if not kwargs and names and len(args) == len(names):
+        return dict(zip(names, args, strict=True))
     try:
-        bound = signature(function).bind(*args, **kwargs)
+        bound = read.bind(*args, **kwargs)
     except TypeError as error:
         raise ConfigurationError(f"kernel {name_of_kernel(function)}: {error}") from error
     bound.apply_defaults()
