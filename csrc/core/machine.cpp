@@ -28,17 +28,20 @@ Core::Core(Rank& r, int i)
     size = std::max(size, (buffer.byte + r.plan.buffer_bytes[b] + 63) / 64 * 64);
   }
   memory = CoreMemory::take(sbuf, psum);
-  for (i32 b = 0; b < i32(r.plan.program->buffers.size()); ++b) {
-    const Buffer& buffer = r.plan.program->buffers[b];
-    if (buffer.space != Space::hbm)
-      memory->use(buffer.space == Space::sbuf, buffer.byte, buffer.byte + r.plan.buffer_bytes[b]);
-  }
+  touched.resize(r.plan.program->buffers.size(), 0);
   begun.resize(r.plan.program->buffers.size());
   if (r.plan.explicit_order && r.options.check_uninitialised) order = std::make_shared<OrderCheck>();
   for (int p = 0; p < partitions_max; ++p) {
     random_state[p][0] = 0x9E3779B97F4A7C15ULL * u64(p + 1 + 128 * i);
     random_state[p][1] = 0xD1B54A32D192ED03ULL ^ u64(p);
   }
+}
+
+void Core::touch(i32 b) {
+  if (touched[b]) return;
+  touched[b] = 1;
+  const Buffer& buffer = plan().program->buffers[b];
+  memory->use(buffer.space == Space::sbuf, buffer.byte, buffer.byte + plan().buffer_bytes[b]);
 }
 
 Begun& Core::begun_of(i32 buffer) {
@@ -201,7 +204,9 @@ Tile Core::resolve(i32 id, const char* operand, bool allow_outside, bool merge) 
                                         std::to_string(t.first_partition + step * (t.partitions - 1)) +
                                         "; there are 128");
     const bool sbuf = a.space == Space::sbuf;
-    CoreMemory& m = shared && (*shared)[a.buffer] ? *main->memory : *memory;
+    const bool borrowed = shared && (*shared)[a.buffer];
+    if (!borrowed) touch(a.buffer);
+    CoreMemory& m = borrowed ? *main->memory : *memory;
     t.region = sbuf ? &m.sbuf : &m.psum;
     row_bytes = sbuf ? m.sbuf_pitch : m.psum_pitch;
     t.data = t.region->base + t.first_partition * row_bytes + buffer.byte + element * a.bytes;

@@ -67,6 +67,8 @@ struct Core {
     std::vector<u8> before, all;
   };
   std::vector<AffineFrame> affine;
+  std::vector<u8> touched;  // by buffer: whether this core has used its memory of an on-chip tensor
+  void touch(i32 buffer);
   std::vector<std::unique_ptr<Begun>> begun;  // by buffer, PSUM tensors only
   Begun& begun_of(i32 buffer);
   // Per loop (by index): whether running its iterations in parallel was refused for good.

@@ -356,6 +356,7 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
     bool needed = false;
     for (i32 u : used_outside) needed = needed || u == b || overlap(plan, u, b);
     if (!needed) continue;
+    core.touch(b);
     const Buffer& buffer = program.buffers[b];
     const bool sbuf = buffer.space == Space::sbuf;
     const Region &to = sbuf ? core.memory->sbuf : core.memory->psum,
