@@ -130,27 +130,46 @@ void bn_aggr(Call& c) {
   }
 }
 
+// out[i] = u[i] * out[i - 1] + v[i] in several rows at once: each value of a row waits for the one before it, and the
+// host computes the other rows' meanwhile.
+template <int rows>
+void recur(const float* const* u, const float* const* v, float* const* out, float* last, i64 n) {
+  for (i64 i = 0; i < n; ++i)
+    for (int r = 0; r < rows; ++r) out[r][i] = last[r] = u[r][i] * last[r] + v[r][i];
+}
+
 void scan(Call& c) {
   const Tile dst = c.tile(0), a = c.tile(1), b = c.tile(2);
   const Call::Scalar initial = c.scalar(3);
   const Alu op0 = c.alu(4), op1 = c.alu(5);
-  const bool reverse0 = c.flag(6), reverse1 = c.flag(7);
-  float x[chunk], y[chunk], out[chunk];
-  for (i64 p = 0; p < dst.partitions; ++p) {
-    float last = initial.at(p);
+  const bool reverse0 = c.flag(6), reverse1 = c.flag(7), linear = op0 == Alu::multiply && op1 == Alu::add;
+  constexpr i64 most = 4;
+  float x[most][chunk], y[most][chunk], z[most][chunk];
+  for (i64 p = 0; p < dst.partitions;) {
+    const i64 rows = linear && dst.partitions - p >= most ? most : 1;
+    float last[most];
+    for (i64 r = 0; r < rows; ++r) last[r] = initial.at(p + r);
     for (i64 s = 0; s < dst.elements; s += chunk) {
       const i64 m = std::min(chunk, dst.elements - s);
-      const float *u = read_floats(a, p, s, m, x), *v = read_floats(b, p, s, m, y);
-      if (op0 == Alu::multiply && op1 == Alu::add) {
-        for (i64 i = 0; i < m; ++i) out[i] = last = u[i] * last + v[i];
+      const float *u[most], *v[most];
+      float* const out[most] = {z[0], z[1], z[2], z[3]};
+      for (i64 r = 0; r < rows; ++r) {
+        u[r] = read_floats(a, p + r, s, m, x[r]);
+        v[r] = read_floats(b, p + r, s, m, y[r]);
+      }
+      if (rows == most) {
+        recur<most>(u, v, out, last, m);
+      } else if (linear) {
+        recur<1>(u, v, out, last, m);
       } else {
         for (i64 i = 0; i < m; ++i) {
-          const float first = reverse0 ? alu_one(op0, last, u[i]) : alu_one(op0, u[i], last);
-          out[i] = last = reverse1 ? alu_one(op1, v[i], first) : alu_one(op1, first, v[i]);
+          const float first = reverse0 ? alu_one(op0, last[0], u[0][i]) : alu_one(op0, u[0][i], last[0]);
+          z[0][i] = last[0] = reverse1 ? alu_one(op1, v[0][i], first) : alu_one(op1, first, v[0][i]);
         }
       }
-      write_floats(dst, p, s, m, out);
+      for (i64 r = 0; r < rows; ++r) write_floats(dst, p + r, s, m, z[r]);
     }
+    p += rows;
   }
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 CORE = Path(__file__).parents[2] / "csrc" / "core"
-PARTS = ("expression", "table", "dtype", "memory", "tile", "gemm")
+PARTS = ("expression", "table", "dtype", "memory", "tile", "gemm", "team")
 
 
 @pytest.mark.slow

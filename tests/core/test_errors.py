@@ -243,6 +243,27 @@ def test_uninitialised_reads() -> None:
     assert np.isnan(execute(out.finish(), {}, check=False)["y"]).all()
 
 
+def test_memory_of_earlier_results_shows_in_none() -> None:
+    """Large results take the memory of results that are gone; those that are held keep theirs."""
+
+    def filled(rows: int, value: float) -> Builder:
+        b = build()
+        y = b.hbm("y", (128, 1024), "float32", kind="output")
+        source = b.sbuf("s", (rows, 1024), "float32")
+        b.emit("memset", dst=source, value=value)
+        b.emit("dma_copy", dst=b.access(y, ((1024, rows), (1, 1024))), src=source)
+        return b
+
+    whole, part = filled(128, 7.0).finish(), filled(64, 3.0).finish()
+    held = execute(whole, {})["y"]
+    for _ in range(3):
+        assert (execute(whole, {})["y"] == 7.0).all()
+        result = execute(part, {})["y"]
+        assert (result[:64] == 3.0).all() and (result[64:] == 0.0).all()
+        assert np.isnan(execute(part, {}, check=False)["y"][64:]).all()
+    assert (held == 7.0).all()
+
+
 def test_a_reused_tile_starts_unwritten() -> None:
     b = build()
     with b.loop(0, 3) as i:

@@ -134,6 +134,22 @@ def test_tensor_tensor_scan(ops, reverse):
     )
 
 
+def test_scan_of_long_rows_in_any_number():
+    """Rows are computed several at a time; what is left over goes alone."""
+    rng = np.random.default_rng(2)
+
+    @nki.jit
+    def kernel(a, b):
+        out = nl.ndarray(a.shape, "float32", nl.sbuf)
+        nisa.tensor_tensor_scan(out, loaded(a), loaded(b), 0.5, nl.multiply, nl.add)
+        return stored(out)
+
+    a, b = array(rng, (7, 2100), low=-0.9, high=0.9), array(rng, (7, 2100))
+    got = same(kernel, a, b, rtol=1e-3, atol=1e-4)[0]
+    for row in range(7):
+        np.testing.assert_array_equal(nki.simulate(kernel)(a[row : row + 1], b[row : row + 1])[0], got[row])
+
+
 @pytest.mark.parametrize("op1", ["add", "maximum", "minimum"])
 def test_tensor_scalar_cumulative(op1):
     rng = np.random.default_rng(2)

@@ -1,7 +1,14 @@
 // Unit tests of the parts that need no program: expressions, formulas, conversions, bit ranges, rows, the product
-// kernel. tests/core/test_cpp_units.py compiles and runs this file; it prints what failed and exits with their number.
+// kernel, shared loops. tests/core/test_cpp_units.py compiles and runs this file; it prints what failed and exits with
+// their number.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <thread>
 #include <vector>
 
 #include "core/dtype.h"
@@ -9,6 +16,7 @@
 #include "core/gemm.h"
 #include "core/memory.h"
 #include "core/table.h"
+#include "core/team.h"
 #include "core/tile.h"
 
 using namespace core;
@@ -143,6 +151,42 @@ static void products() {
     }
 }
 
+// Every iteration once, whoever comes to help; also from two threads at once, and in a forked child.
+static bool shares_all(i64 trips, int threads) {
+  std::vector<std::atomic<int>> runs(trips);
+  std::atomic<bool> known{true};
+  share_iterations(trips, threads, [&](int worker, i64 n) {
+    known = known && worker >= 0 && worker < threads && worker < trips;
+    ++runs[n];
+  });
+  return known && std::all_of(runs.begin(), runs.end(), [](auto& n) { return n == 1; });
+}
+
+static void shared_iterations() {
+  for (i64 trips : {0, 1, 2, 5, 1000})
+    for (int threads : {1, 2, 4}) CHECK(shares_all(trips, threads));
+  bool right = true, other_right = true;
+  auto many = [](bool& right) {
+    for (int k = 0; k < 200; ++k) right = right && shares_all(50, 3);
+  };
+  std::thread other([&] { many(other_right); });
+  many(right);
+  other.join();
+  CHECK(right && other_right);
+  const pid_t child = fork();
+  if (!child) _exit(shares_all(100, 4) ? 0 : 1);
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static void kept_pages() {
+  Pages pages = take_pages(123456);
+  const u8* data = pages.data();
+  give_pages(std::move(pages));
+  Pages other = take_pages(123457), same = take_pages(123456);
+  CHECK(other.data() != data && same.data() == data && same.size() == 123456);
+}
+
 int main() {
   expressions();
   formulas();
@@ -150,6 +194,8 @@ int main() {
   written_bits();
   rows();
   products();
+  shared_iterations();
+  kept_pages();
   std::printf("%d checks, %d failed\n", checks, failures);
   return failures ? 1 : 0;
 }
