@@ -155,6 +155,33 @@ def test_a_file_whose_budget_is_used_up_does_not_harm_the_next(checkout):
     assert [summary["files"][name]["passed"] for name in names] == [1] * 5 and summary["cases"] == 5
 
 
+REFUSALS = """
+import pytest
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("error", [MemoryError("no room"), ValueError("no such layout")], ids="mv")
+def test_refusal(error):
+    try:
+        raise error
+    except Exception as given:
+        assert str(given) == "refused"
+
+@pytest.mark.simulation
+def test_wrapped():
+    try:
+        raise MemoryError("no room")
+    except Exception as given:
+        raise RuntimeError(str(given)) from given
+"""
+
+
+def test_a_host_without_memory_is_seen_through_what_a_suite_makes_of_it(checkout):
+    (checkout / "test/unit/test_refusal.py").write_text(REFUSALS)
+    _, summary, _ = run(checkout, "test/unit/test_refusal.py")
+    assert (summary["memory"], summary["failed"]) == (2, 1)
+    assert "(of ValueError: no such layout)" in summary["failures"][0]["message"]
+
+
 def test_only_the_large_cases(checkout):
     code, summary, _ = run(checkout, "--large", "only")
     assert code == 0 and summary["large"] == summary["cases"] == 1
