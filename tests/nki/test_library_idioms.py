@@ -8,7 +8,7 @@ import nki.isa as nisa
 import nki.language as nl
 import numpy as np
 import pytest
-from neuronxcc.starfish.support.dtype import static_cast
+from neuronxcc.starfish.support.dtype import finfo, static_cast
 
 import nki
 from opentrn.errors import ConfigurationError, OutOfBoundsError, UndefinedBehaviourError, UnsupportedError
@@ -201,6 +201,11 @@ def test_packed_types_on_the_host(name):
         np.testing.assert_array_equal(packed.view(np.uint8), values.astype(element).view(np.uint8))
     with pytest.raises(ConfigurationError, match="multiple of 4"):
         static_cast(values[:, :7], name)
+
+
+def test_limits_of_a_type_name_what_arrays_hold_it_in():
+    assert finfo(nl.bfloat16).dtype == ml_dtypes.bfloat16 and finfo(np.float32).dtype == np.float32
+    assert (finfo(nl.float8_e4m3).max, finfo(nl.float8_e4m3fn).max) == (240, 448)
 
 
 def clear_then_store(x):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from opentrn.nki.dtypes import TABLE as _TABLE
@@ -36,6 +37,11 @@ def static_cast(array: Any, dtype: Any) -> np.ndarray:
 def sizeinbytes(dtype: Any) -> int:
     """Bytes of one element."""
     return host_type(name_of(dtype)).itemsize
+
+
+def finfo(dtype: Any) -> Any:
+    """Limits of a floating-point type, and the type as arrays hold it, as `numpy.finfo`."""
+    return ml_dtypes.finfo(host_type(name_of(dtype)))
 
 
 def is_float_type(dtype: Any) -> bool:
