@@ -17,7 +17,7 @@ from opentrn.errors import ConfigurationError
 from opentrn.nki.suites.shims import as_inputs, as_output
 from opentrn.quality.kernels import results as outcomes
 from opentrn.quality.kernels.page import page
-from opentrn.quality.kernels.suites import detect
+from opentrn.quality.kernels.suites import SUITES, command, detect
 from opentrn.quality.nki_suite import command_line
 
 TEST = """
@@ -221,6 +221,14 @@ def test_what_a_suite_hands_in_stays_as_it_was():
     assert not given["x"].any()  # expected values may be computed from it after the run
     nki.cpu_simulate(add_in_place)[1](**given)
     assert given["x"].all()
+
+
+def test_two_runs_of_a_checkout_keep_their_arrays_apart(tmp_path):
+    folders = set()
+    for number in range(2):
+        line = command(SUITES[0], ["test/integration"], "trn2", tmp_path / f"plan{number}.json")
+        folders.add(line[line.index("--output-directory") + 1])
+    assert len(folders) == 2 and all(Path(folder).parent == tmp_path for folder in folders)
 
 
 def test_an_unknown_directory_is_refused(tmp_path):

@@ -18,7 +18,8 @@ class Suite:
     marker: a path that identifies it; paths: its import paths; tests: where its tests are; options: of
     pytest; packages: what its tests import beyond OpenTRN's own dependencies; targets: whether it takes
     --platform-target, and leaves out large cases in simulation; numeric: options that leave out the cases
-    which read latencies; timing: whether there are such cases.
+    which read latencies; timing: whether there are such cases; outputs: its option for the folder where
+    cases leave arrays (gigabytes, in the checkout and by the case's name, if nobody says).
     """
 
     name: str
@@ -30,6 +31,7 @@ class Suite:
     targets: bool = False
     numeric: tuple[str, ...] = ()
     timing: bool = False
+    outputs: str = ""
 
 
 SUITES = (
@@ -38,7 +40,7 @@ SUITES = (
         "src/nkilib_src/nkilib",
         ("src", "src/nkilib_src", "."),
         "test/integration",
-        ("-c", "test/pytest.ini", "--rootdir=.", "--test-mode", "simulation"),
+        ("-c", "test/pytest.ini", "--rootdir=.", "--test-mode", "simulation", "--force-local-cleanup"),
         (
             "pytest-html",
             "allpairspy",
@@ -51,6 +53,7 @@ SUITES = (
             "debugpy",
         ),
         True,
+        outputs="--output-directory",
     ),
     Suite(
         "nki-samples", "src/nki_samples", ("src",), "test/unit", numeric=("--simulation-only",), timing=True
@@ -100,6 +103,8 @@ def command(suite: Suite, tests: Sequence[str], target: str, plan: Path, timing:
     line += ["-m", "not simulation"] if timing else suite.numeric
     if suite.targets:
         line += ["--platform-target", target]
+    if suite.outputs:  # of its own: another run of the same checkout may be at the same case
+        line += [suite.outputs, str(plan.with_suffix(".outputs"))]
     return [*line, *tests]
 
 
