@@ -9,6 +9,8 @@
 namespace opentrn::device {
 
 struct Ran {
+  static constexpr int64_t kNoDim = INT64_MIN;
+
   OperatorTraits* traits;
   c10::DeviceIndex device;
   TensorRefs inputs;
@@ -17,6 +19,7 @@ struct Ran {
   // Where the cost of calls like this one is kept; filled where it is of another generation.
   timeline::KnownCost* known = nullptr;
   bool causal = false;  // attention
+  int64_t dim = kNoDim;  // the argument of that name, where it is one number
 };
 
 // Issues the operator on the current stream of its device. `work` overrides the description from the tensors.

@@ -30,6 +30,7 @@ void mix(Signature& key, const at::TensorBase& tensor) {
 Signature key_of(const Ran& ran) {
   Signature key;
   key.mix(ran.traits->id | uint64_t{ran.causal} << 32);
+  key.mix(static_cast<uint64_t>(ran.dim));
   // Which argument a tensor came from tells lists of different lengths apart; a copy has two tensors in any case.
   for (const uint8_t argument : ran.arguments) key.mix(argument);
   for (const at::TensorBase* tensor : ran.inputs) mix(key, *tensor);

@@ -208,7 +208,9 @@ class InferredCall {
       return;
     }
     const bool causal = traits_.causal_argument >= 0 && argument(traits_.causal_argument).toBool();
-    account({&traits_, device_, inputs, arguments, outputs, &plan_.cost, causal});
+    const bool has_dim = traits_.dim_argument >= 0 && argument(traits_.dim_argument).isInt();
+    const int64_t dim = has_dim ? argument(traits_.dim_argument).toInt() : Ran::kNoDim;
+    account({&traits_, device_, inputs, arguments, outputs, &plan_.cost, causal, dim});
     if (traits_.synchronizes) synchronize_host(device_);
   }
 

@@ -107,6 +107,10 @@ void run_on_host(const c10::OperatorHandle& op, OperatorTraits& traits, torch::j
   if (traits.causal_argument >= 0) {
     call.set_causal((*stack)[stack->size() - traits.argument_count + traits.causal_argument].toBool());
   }
+  if (traits.dim_argument >= 0) {
+    const c10::IValue& dim = (*stack)[stack->size() - traits.argument_count + traits.dim_argument];
+    if (dim.isInt()) call.see_number(dim.toInt(), traits.dim_argument);
+  }
   BoxedArguments<HostCall>(call, traits, *stack).take();
   execute(op, traits, call, stack, kernel);
   call.follow_written();

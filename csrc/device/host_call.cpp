@@ -184,7 +184,7 @@ void HostCall::finish() {
     account_copy(traits_, device_, inputs);
     return;
   }
-  account({&traits_, device_, inputs, numbers, outputs, nullptr, causal_});
+  account({&traits_, device_, inputs, numbers, outputs, nullptr, causal_, dim_});
   if (traits_.synchronizes) synchronize_host(device_);
 }
 

@@ -63,6 +63,10 @@ class HostCall {
   void follow_written();
   // Attention whose scores above the diagonal do not count.
   void set_causal(bool causal) { causal_ = causal; }
+  // A number given as argument `argument`; only `dim` is kept.
+  void see_number(int64_t number, int argument) {
+    if (argument == traits_.dim_argument) dim_ = number;
+  }
   // The device tensor for a result of the kernel, which the caller holds until finish().
   at::Tensor give(at::Tensor&& result);
   // Puts the operator on the clock. Call last.
@@ -90,6 +94,7 @@ class HostCall {
   bool device_elsewhere_ = false;
   bool needs_full_dispatch_ = false;
   bool causal_ = false;
+  int64_t dim_ = Ran::kNoDim;
   bool ran_ = false, followed_ = false;
   c10::SmallVector<Argument, 4> arguments_;
   // Results by the host storage they came in.

@@ -1,6 +1,7 @@
 #include "device/simulated.h"
 
 #include "device/alias.h"
+#include "device/describe.h"
 
 #include <algorithm>
 #include <map>
@@ -21,20 +22,14 @@ bool has_programs(OperatorClass operator_class) {
     case OperatorClass::kPointwise:
     case OperatorClass::kReduction:
     case OperatorClass::kCopy:
+    case OperatorClass::kGather:
+    case OperatorClass::kScatter:
+    case OperatorClass::kScan:
+    case OperatorClass::kRandom:
       return true;
     default:
       return false;
   }
-}
-
-void add_operand(ProgramSignature& signature, const at::TensorBase& tensor, Layout layout, bool output) {
-  const int used = signature.inputs + signature.outputs;
-  if (used == ProgramSignature::kOperands) {
-    signature.overflow = 1;
-    return;
-  }
-  signature.operands[used] = {static_cast<uint8_t>(tensor.scalar_type()), layout};
-  ++(output ? signature.outputs : signature.inputs);
 }
 
 // ---- Elementwise: layouts relative to the tensor that is walked over -----------------------------------------------
@@ -87,33 +82,6 @@ Layout layout_of(ProgramSignature& signature, const at::TensorBase& tensor, cons
   return Layout::kRow;
 }
 
-// One tensor of each operand; `pick` gives them.
-struct Operands {
-  c10::SmallVector<const at::TensorBase*, 12> inputs, outputs;
-};
-
-// Whether an operator reads what it writes: all but plain overwriting.
-bool overwrites(const OperatorTraits& traits) {
-  return traits.has_out || traits.operator_class == OperatorClass::kCopy;
-}
-
-Operands operands_of(const Ran& ran) {
-  Operands operands;
-  if (ran.traits->is_copy) {  // copy_(self, src) and _copy_from(self, dst)
-    const size_t source = ran.traits->base == "copy_" ? 1 : 0;
-    operands.inputs.push_back(ran.inputs[source]);
-    operands.outputs.push_back(ran.inputs[1 - source]);
-    return operands;
-  }
-  for (size_t i = 0; i < ran.inputs.size(); ++i) {
-    const bool written = ran.traits->writes(ran.arguments[i]);
-    if (!written || !overwrites(*ran.traits)) operands.inputs.push_back(ran.inputs[i]);
-    if (written) operands.outputs.push_back(ran.inputs[i]);
-  }
-  for (const at::TensorBase* output : ran.outputs) operands.outputs.push_back(output);
-  return operands;
-}
-
 bool describe_elementwise(ProgramSignature& signature, const Operands& operands, int64_t tensors) {
   Walk walk{nullptr, -1};
   for (const auto* list : {&operands.outputs, &operands.inputs}) {
@@ -141,8 +109,8 @@ bool describe_gathered_copy(ProgramSignature& signature, const Ran& ran, const a
   return true;
 }
 
-// ---- Matmul, attention, reductions
-// -----------------------------------------------------------------------------------
+// ---- Matmul, attention
+// -----------------------------------------------------------------------------------------------
 
 // The matrix's columns, not its rows, lie side by side.
 bool is_transposed(const at::TensorBase& matrix) {
@@ -178,10 +146,6 @@ bool describe_product(ProgramSignature& signature, const Ran& ran, const Work& w
   return !operands.outputs.empty();
 }
 
-int64_t from_end(const at::TensorBase& tensor, int64_t back) {
-  return tensor.dim() >= back ? tensor.sizes()[tensor.dim() - back] : 1;
-}
-
 bool describe_attention(ProgramSignature& signature, const Ran& ran) {
   const size_t first = signature.operator_class == OperatorClass::kAttentionBackward ? 1 : 0;
   if (ran.inputs.size() < first + 3) return false;
@@ -197,50 +161,6 @@ bool describe_attention(ProgramSignature& signature, const Ran& ran) {
   signature.dims[7] = ran.inputs.size() > mask && ran.inputs[mask]->numel() > 1 &&
                       (first == 0 || ran.inputs[mask]->sizes() != ran.inputs[0]->sizes());
   for (const at::TensorBase* tensor : {&query, &key, &value}) add_operand(signature, *tensor, Layout::kWhole, false);
-  return true;
-}
-
-// Which dimensions of `input` were reduced, read off the result: those it lacks, or has with size one. Where sizes
-// leave a choice (a square that becomes a row), the later dimensions were reduced.
-struct Reduced {
-  int64_t outer = 1, reduced = 1, inner = 1;
-};
-
-Reduced compare(const at::TensorBase& input, const at::TensorBase& result) {
-  Reduced found;
-  const bool kept_dims = input.dim() == result.dim();
-  int64_t next = 0;
-  for (int64_t d = 0; d < input.dim(); ++d) {
-    const int64_t size = input.sizes()[d];
-    const bool kept = next < result.dim() && result.sizes()[next] == size;
-    if (kept || kept_dims) ++next;
-    if (!kept) {
-      found.outer *= found.inner;  // kept dimensions between reduced ones count as outer
-      found.inner = 1;
-      found.reduced *= size;
-    } else {
-      (found.reduced == 1 ? found.outer : found.inner) *= size;
-    }
-  }
-  return found;
-}
-
-bool describe_reduction(ProgramSignature& signature, const Ran& ran) {
-  const Operands operands = operands_of(ran);
-  if (operands.inputs.empty() || operands.outputs.empty()) return false;
-  const at::TensorBase& input = *operands.inputs[0];
-  if (input.numel() == 0) return false;
-  const Reduced found = compare(input, *operands.outputs[0]);
-  const int64_t second = operands.outputs.size() > 1 ? operands.outputs[1]->numel() : 0;
-  signature.dims = {input.numel(), found.outer, found.reduced, found.inner, from_end(input, 1), second, 0, 0};
-  for (const at::TensorBase* tensor : operands.inputs) {
-    const bool whole = tensor->numel() == input.numel();
-    add_operand(signature, *tensor, whole ? Layout::kWhole : Layout::kRow, false);
-  }
-  for (const at::TensorBase* tensor : operands.outputs) {
-    const bool whole = tensor->numel() == input.numel();
-    add_operand(signature, *tensor, whole ? Layout::kWhole : Layout::kRow, true);
-  }
   return true;
 }
 
@@ -333,6 +253,12 @@ bool describe(ProgramSignature& signature, const Ran& ran, const Work& work) {
       return describe_attention(signature, ran);
     case OperatorClass::kReduction:
       return describe_reduction(signature, ran);
+    case OperatorClass::kScan:
+      return describe_scan(signature, ran);
+    case OperatorClass::kGather:
+      return describe_gather(signature, ran);
+    case OperatorClass::kScatter:
+      return describe_scatter(signature, ran);
     default:
       return describe_elementwise(signature, operands_of(ran), 1);
   }

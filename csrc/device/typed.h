@@ -36,6 +36,22 @@ struct Taken<T, std::enable_if_t<std::is_same_v<std::decay_t<T>, at::Tensor>>> {
 };
 
 template <typename T>
+struct Taken<T, std::enable_if_t<std::is_same_v<std::decay_t<T>, int64_t>>> {
+  Taken(HostCall& call, int64_t given, int argument) : value(given) { call.see_number(given, argument); }
+  T get() { return value; }
+  int64_t value;
+};
+
+template <typename T>
+struct Taken<T, std::enable_if_t<std::is_same_v<std::decay_t<T>, std::optional<int64_t>>>> {
+  Taken(HostCall& call, const std::optional<int64_t>& given, int argument) : value(given) {
+    if (given) call.see_number(*given, argument);
+  }
+  T get() { return value; }
+  const std::optional<int64_t>& value;
+};
+
+template <typename T>
 struct Taken<T, std::enable_if_t<std::is_same_v<std::decay_t<T>, std::optional<at::Tensor>>>> {
   Taken(HostCall& call, const std::optional<at::Tensor>& given, int argument) {
     if (given) value = given->defined() ? call.take(borrow(*given), argument) : *given;

@@ -118,6 +118,29 @@ void describe_rows(Work& work, TensorRefs inputs) {
   work.rows = (moved + row - 1) / row;
 }
 
+// Where a scatter writes into what it is given, only the rows that it names move.
+void count_scattered(Work& work, const OperatorTraits& traits, TensorRefs inputs, c10::ArrayRef<uint8_t> arguments,
+                     TensorRefs outputs) {
+  if (!outputs.empty()) return;
+  int64_t read = 0, values = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (traits.writes(arguments[i])) continue;
+    read += bytes_of(*inputs[i]);
+    values = std::max(values, bytes_of(*inputs[i]));
+  }
+  work.read_bytes = std::min(work.read_bytes, read + values);
+  work.written_bytes = std::min(work.written_bytes, values);
+}
+
+// nll_loss takes one score of each target, and its backward none.
+void count_picked(Work& work, std::string_view base, TensorRefs inputs) {
+  const bool backward = base.ends_with("_backward");
+  const size_t scores = backward ? 1 : 0;
+  if (!base.starts_with("nll_loss") || inputs.size() < scores + 2) return;
+  const int64_t picked = backward ? 0 : inputs[1]->numel() * static_cast<int64_t>(inputs[0]->itemsize());
+  work.read_bytes += picked - bytes_of(*inputs[scores]);
+}
+
 }  // namespace
 
 Work describe_work(const OperatorTraits& traits, TensorRefs inputs, c10::ArrayRef<uint8_t> arguments,
@@ -163,6 +186,11 @@ Work describe_work(const OperatorTraits& traits, TensorRefs inputs, c10::ArrayRe
       // A gather reads the rows it takes, not the whole table.
       if (work.operator_class == OperatorClass::kGather)
         work.read_bytes = std::min(work.read_bytes, 2 * work.written_bytes);
+      else
+        count_scattered(work, traits, inputs, arguments, outputs);
+      break;
+    case OperatorClass::kReduction:
+      count_picked(work, traits.base, inputs);
       break;
     case OperatorClass::kSort:
       work.sort_length = inputs.empty() || inputs[0]->dim() == 0 ? 1 : inputs[0]->sizes().back();

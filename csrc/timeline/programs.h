@@ -42,7 +42,11 @@ struct ProgramSignature {
   // matmul: batch, m, n, k, left transposed, right transposed, addend (0 none, 1 a row, 2 whole)
   // attention: query heads, key heads, queries, keys, head size, value size, causal, mask
   // reduction: elements, outer, reduced, inner, last dimension, elements of the second result
-  // pointwise and copy: elements of one tensor, period of a row, extent of a column, tensors
+  // batch and group norm: elements, batch, channels, inner, -, elements of the mean
+  // nll_loss: elements, targets, classes (or classes x places), -, class weights, elements of the result
+  // scan: elements, outer, scanned, inner
+  // gather and scatter: indices, elements at each, outer, rows to choose from, whether the result is fresh
+  // pointwise, copy and random: elements of one tensor, period of a row, extent of a column, tensors
   std::array<int64_t, kDims> dims{};
   bool operator==(const ProgramSignature&) const = default;
 };

@@ -54,10 +54,14 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, float]]] = {
     "stack": (lambda x: x, {}),
     "_stack": (lambda x: x, {}),
     "isnan": (lambda x: x.isnan(), {}),
+    "bitwise_not": (lambda x: (x > 0).bitwise_not(), {}),
+    "softplus_backward": (lambda g, x: aten.softplus_backward(g, x, 1.0, 20.0), {}),
+    "mse_loss_backward": (lambda g, x, y: aten.mse_loss_backward(g, x, y, 0), {"scale": 2.0}),
     "tan": (torch.tan, {}),
 }
-POSITIVE = {"sqrt", "rsqrt", "log", "log2", "log1p", "reciprocal", "div", "addcdiv"}
-MASKS = {"where": 0, "masked_fill": 1, "native_dropout_backward": 1}
+RANDOM = {"native_dropout", "bernoulli", "uniform", "normal", "exponential"}
+POSITIVE = {"sqrt", "rsqrt", "log", "log2", "log1p", "reciprocal", "div", "addcdiv", "floor_divide"}
+MASKS = {"where": 0, "bitwise_not": 0, "masked_fill": 1, "native_dropout_backward": 1}
 SEVERAL_RESULTS = {"_fused_adamw", "_fused_adam", "_fused_sgd", "fill", "zero"}
 
 
@@ -85,7 +89,7 @@ def _program_result(
     return execute(program, given, {"T": 1, "E": SIZE, "W": 64})
 
 
-@pytest.mark.parametrize("name", sorted(set(FORMULAS) - SEVERAL_RESULTS))
+@pytest.mark.parametrize("name", sorted(set(FORMULAS) - SEVERAL_RESULTS - RANDOM))
 def test_the_formula_computes_the_operator(name: str) -> None:
     count = max(reads(FORMULAS[name]), default=-1) + 1
     inputs = _inputs(name, count)
@@ -95,6 +99,22 @@ def test_the_formula_computes_the_operator(name: str) -> None:
     # The engines work in fp32 with activation functions of a few ulp; tan is steep.
     tolerance = 2e-2 if name == "tan" else 2e-5
     np.testing.assert_allclose(found, expected.float().numpy(), rtol=tolerance, atol=tolerance)
+
+
+def test_random_formulas_have_their_distributions() -> None:
+    bits = {"threshold": 0.25 * 2**32, "scale": 1 / 0.75}
+    ones = torch.ones(SIZE)
+    found = _program_result(FORMULAS["native_dropout"], [ones], bits, 2)
+    np.testing.assert_allclose(found["y0"], found["y1"] / 0.75, rtol=1e-6)
+    assert found["y1"].mean() == pytest.approx(0.75, abs=0.07)
+    assert _program_result(FORMULAS["bernoulli"], [], bits)["y0"].mean() == pytest.approx(0.25, abs=0.07)
+    found = _program_result(FORMULAS["uniform"], [], {"low": 2.0, "width": 3.0})["y0"]
+    assert found.min() >= 2 and found.max() <= 5 and found.mean() == pytest.approx(3.5, abs=0.15)
+    constants = {"mean": 1.0, "deviation": 2.0, "turn": 2 * np.pi, "half": np.pi}
+    found = _program_result(FORMULAS["normal"], [], constants)["y0"]
+    assert found.mean() == pytest.approx(1, abs=0.3) and found.std() == pytest.approx(2, abs=0.3)
+    found = _program_result(FORMULAS["exponential"], [], {"rate": -0.5})["y0"]
+    assert found.min() >= 0 and found.mean() == pytest.approx(0.5, abs=0.1)
 
 
 def test_fused_adamw_is_the_optimizer() -> None:

@@ -272,8 +272,8 @@ def _evaluate(
     """The formula's results, in tiles."""
     count = iter(range(1 << 20))
 
-    def temporary() -> Any:
-        return part(tiles.new(f"t{next(count)}", "float32"))
+    def temporary(dtype: str = "float32") -> Any:
+        return part(tiles.new(f"t{next(count)}", dtype))
 
     def column() -> Any:
         return b.access(b.sbuf(f"c{next(count)}", (TILE, 1), "float32"), ((1, rows), (1, 1)))

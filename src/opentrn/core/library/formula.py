@@ -2,10 +2,10 @@
 
 A formula is Python arithmetic over operands: `y0 = x0 * silu_dx(x1)`. Results are y0, y1 …, inputs x0, x1
 …, names set earlier in the formula are intermediate tiles, any other name is a number known to the host. A
-call is an activation of the Scalar engine, or `select(condition, a, b)`. Arithmetic of two tiles is one
-`tensor_tensor` of the Vector engine, of a tile and one or two numbers one `tensor_scalar`, and number *
-tile + tile one `scalar_tensor_tensor`. What the Scalar engine can do as well goes to whichever of the two
-has less to do.
+call is an activation of the Scalar engine, `select(condition, a, b)`, `random_bits()` or `uniform()`.
+Arithmetic of two tiles is one `tensor_tensor` of the Vector engine, of a tile and one or two numbers one
+`tensor_scalar`, and number * tile + tile one `scalar_tensor_tensor`. What the Scalar engine can do as well
+goes to whichever of the two has less to do.
 """
 
 from __future__ import annotations
@@ -213,6 +213,8 @@ class Evaluation:
     def _call(self, name: str, arguments: list[Value | float], into: Any) -> Value:
         if name == "select":
             return self._select(*arguments, into=into)  # type: ignore[misc]
+        if name in ("random_bits", "uniform"):
+            return self._random(name)
         if name in _TWO_TILES:
             return self._two(name, *arguments, into=into)  # type: ignore[return-value, misc]
         (only,) = arguments
@@ -296,6 +298,17 @@ class Evaluation:
         self._move(no, target)
         source = self._spread(yes) if isinstance(yes, Value) else yes
         self.b.emit("tensor_copy_predicated", dst=target, src=source, predicate=self._spread(condition))
+        return Value(target)
+
+    def _random(self, name: str) -> Value:
+        """32 random bits of GpSimd, or numbers from 0 to 1 of the Vector engine."""
+        if name == "random_bits":
+            target = self.tile("uint32")
+            self.b.emit("rng", dst=target, engine="gpsimd")
+            return Value(target)
+        target = self.tile()
+        self.load["vector"] += 1 / _VECTOR_GHZ
+        self.b.emit("rand2", dst=target, min=0.0, max=1.0)
         return Value(target)
 
     def _spread(self, value: Value) -> Any:

@@ -81,11 +81,18 @@ class Rows:
             self.b.emit("memset", dst=access, value=value)
         return access
 
-    def each(self, reads: tuple[int, ...], writes: tuple[int, ...] = ()) -> Iterator[Chunk]:
-        """The columns of the current rows, 2048 at a time; what `writes` names is stored after the body."""
+    def each(
+        self, reads: tuple[int, ...], writes: tuple[int, ...] = (), overlapping: bool = False
+    ) -> Iterator[Chunk]:
+        """The columns of the current rows, 2048 at a time; what `writes` names is stored after the body.
+        overlapping: the last chunk is as wide as the others, and begins within the one before.
+        """
         b = self.b
         with b.loop(0, b.ceildiv(self.n, CHUNK)) as j:
             at, width = j * CHUNK, b.min(CHUNK, self.n - j * CHUNK)
+            if overlapping:
+                width = b.min(CHUNK, self.n)
+                at = b.min(j * CHUNK, self.n - width)
             b.here()
             part = lambda tile: b.access(tile, ((CHUNK, self.rows), (1, width)))  # noqa: E731
             in_hbm = lambda tensor: b.access(  # noqa: E731
@@ -109,7 +116,12 @@ class Rows:
                 given, made, lambda name: part(b.sbuf(name, (TILE, CHUNK), "float32")), row, (at, width)
             )
             for k in writes:
-                b.emit("dma_copy", dst=in_hbm(self.results[k]), src=made[k], engine=_QUEUES[(k + 1) % 2])
+                self.write(k, made[k], at, width)
+
+    def write(self, k: int, chunk: Any, at: Any, width: Any) -> None:
+        """Stores a chunk of result k, whose columns begin at `at`."""
+        target = self.b.access(self.results[k], ((self.n, self.rows), (1, width)), self.first * self.n + at)
+        self.b.emit("dma_copy", dst=target, src=chunk, engine=_QUEUES[(k + 1) % 2])
 
     # ---- the steps that several operators share --------------------------------------------------
 

@@ -10,6 +10,7 @@ matrix of a product) each of them loads.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opentrn.core.builder import Builder
-from opentrn.core.library import signatures
+from opentrn.core.library import row_rules, signatures
 from opentrn.core.library.elementwise import Operand, Operands
 from opentrn.core.library.extended import program_ns
 from opentrn.core.library.formula import reads
@@ -26,7 +27,7 @@ from opentrn.core.machine import DEFAULT_CHIP
 from opentrn.core.program import Program
 from opentrn.core.table import DATA
 
-# dtypes that the engines have; 64-bit and complex numbers are emulated by no program here.
+# dtypes that the engines have, and 64-bit integers, which move as words and are computed by no program here.
 _DTYPES = {
     "Float": "float32",
     "Half": "float16",
@@ -38,8 +39,10 @@ _DTYPES = {
     "Char": "int8",
     "Byte": "uint8",
     "Bool": "uint8",
+    "Long": "int64",
 }
-_FLOATS = ("float32", "float16", "bfloat16")
+_FLOATS = row_rules.FLOATS
+_MOVES = ("y0 = x0", "y0 = value")  # formulas that only move
 _LEAST_FLAT = 128 * 64  # elements that are not worth a second core
 
 
@@ -151,6 +154,10 @@ def _elementwise(call: Call) -> float | None:
     if formula is None:
         return None
     elements, period, extent, tensors = call.dims[:4]
+    words = _words_moved(call, formula)
+    if words is None:
+        return None
+    call, elements = words, elements * (2 if words is not call else 1)
     layouts = {o.layout for k, o in enumerate(call.inputs) if k in reads(formula)}
     if "column" not in layouts and "row" not in layouts:
         each = elements
@@ -171,6 +178,18 @@ def _elementwise(call: Call) -> float | None:
     return signatures.rows_time(formula, call.inputs, call.outputs, rows, columns, call.chip)
 
 
+def _words_moved(call: Call, formula: str) -> Call | None:
+    """The call; of 64-bit integers that are only moved, the same of twice as many words; else None."""
+    used = [o for k, o in enumerate(call.inputs) if k in reads(formula)] + list(call.outputs)
+    long = [o for o in (*call.inputs, *call.outputs) if o.dtype == "int64"]
+    if not long:
+        return call
+    if formula not in _MOVES or any(o.dtype != "int64" or o.layout != "whole" for o in used):
+        return None
+    word = (Operand("int32"),)
+    return dataclasses.replace(call, inputs=word * len(call.inputs), outputs=word * len(call.outputs))
+
+
 # ---- Reductions and rows -------------------------------------------------------------------------
 
 
@@ -178,14 +197,27 @@ def _reduction(call: Call) -> float | None:
     for kind, rule in _ROW_KINDS.items():
         if call.operator in table()[kind]:
             return rule(call, table()[kind][call.operator])
+    return _by_rule(call, "channels", "picked", "statistics")
+
+
+def _by_rule(call: Call, *kinds: str) -> float | None:
+    for kind in kinds:
+        if call.operator in table()[kind]:
+            return row_rules.RULES[kind](call, table()[kind][call.operator], _combine_ns)
     return None
+
+
+def _of_kind(kind: str) -> Callable[[Call], float | None]:
+    return lambda call: _by_rule(call, kind)
 
 
 def _plain_reduction(call: Call, entry: Mapping[str, str]) -> float | None:
     _, outer, reduced, inner, _, second, tensors, _ = call.dims
-    if second or len(call.inputs) != 1:
-        return None
+    if second or call.outputs[0].dtype == "int64" != call.inputs[0].dtype:
+        return _by_rule(call, "extremes")
     dtype, out = call.inputs[0].dtype, call.outputs[0].dtype
+    if len(call.inputs) != 1 or "int64" in (dtype, out):
+        return None
     op, function = entry["op"], entry.get("function")
     if inner > 1:
         if op not in ("add", "maximum", "minimum"):
@@ -271,5 +303,9 @@ _KINDS: dict[str, Callable[[Call], float | None]] = {
     "attention backward": _attention,
     "pointwise": _elementwise,
     "copy": _elementwise,
+    "random": _elementwise,
     "reduction": _reduction,
+    "scan": _of_kind("scans"),
+    "gather": _of_kind("gathers"),
+    "scatter": _of_kind("scatters"),
 }
