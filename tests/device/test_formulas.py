@@ -130,12 +130,11 @@ def test_fused_adamw_is_the_optimizer() -> None:
         "first": first,
         "rest": 1 - first,
         "second": second,
-        "other": 1 - second,
+        "root": (1 - second) ** 0.5,
         "decayed": 1 - rate * decay,
-        "epsilon": epsilon,
-        # Bias corrections of the first step.
-        "rate": -rate / (1 - first),
-        "scale": 1 / (1 - second) ** 0.5,
+        # The rate and the bias corrections of the first step.
+        "scale": ((1 - first) / rate) ** 2 / (1 - second),
+        "epsilon": epsilon * (1 - first) / rate,
     }
     parameter.grad = gradient.clone()
     optimizer.step()

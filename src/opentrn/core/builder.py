@@ -26,6 +26,7 @@ class Builder(BuilderBase):
     def __init__(self, chip: str = DEFAULT_CHIP, cores: int = 1, name: str = "program") -> None:
         super().__init__(chip, cores, name)
         self._registers = 0
+        self.chip = chip
 
     def register(self, initial: int | None = None, name: str | None = None) -> Any:
         """A 64-bit integer register; `initial` emits a register_move."""

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from opentrn.core.builder import Builder
-from opentrn.core.library.formula import Evaluation, Value, reads, results
+from opentrn.core.library.formula import LONG, Evaluation, Value, order, reads, results
 from opentrn.core.machine import DEFAULT_CHIP
 from opentrn.core.program import Program
 
 TILE = 128
 CHUNK = 2048  # most elements of a partition that one instruction works on
 FOLD_MAX = 64  # most rows of a partition
-_FEW_TILES = 6  # operands whose chunks of 2048 fit twice; more get 1024
+STRIPS = 4  # of a tile, on which a long formula is evaluated side by side; widths are multiples of it
 _QUEUES = ("sync", "scalar")
 
 
@@ -44,14 +44,14 @@ Operands = tuple[Operand, ...]
 Constants = tuple[tuple[str, float], ...]
 
 
-def chunk(formula: str) -> int:
-    """Elements of a partition that fit with room to overlap loads, work and stores."""
-    return CHUNK if len(reads(formula)) + len(results(formula)) <= _FEW_TILES else CHUNK // 2
+def _is_long(formula: str) -> bool:
+    return len(reads(formula)) + len(results(formula)) > LONG
 
 
 def _loaded(formula: str, inputs: Operands) -> dict[int, Operand]:
-    """The operands that a program of the formula loads."""
-    return {k: o for k, o in enumerate(inputs) if k in reads(formula) and o.layout != "number"}
+    """The operands that a program of the formula loads; a long one's, those first that it needs first."""
+    used = order(formula) if _is_long(formula) else sorted(reads(formula))
+    return {k: inputs[k] for k in used if k < len(inputs) and inputs[k].layout != "number"}
 
 
 def _stored(formula: str, outputs: Operands) -> dict[int, Operand]:
@@ -69,7 +69,7 @@ def flat_program(
     """
     b = Builder(chip=chip, name="elementwise_flat")
     t, e, w = b.symbol("T"), b.symbol("E"), b.symbol("W")
-    tiles = _Tiles(b, chunk(formula))
+    tiles = _Tiles(b, CHUNK)
     loaded, stored = _loaded(formula, inputs), _stored(formula, outputs)
     sizes = {"row": (e,), "scalar": (1,)}
     sources = {k: b.hbm(f"x{k}", sizes.get(o.layout, (t * e * o.step,)), o.dtype) for k, o in loaded.items()}
@@ -78,6 +78,8 @@ def flat_program(
 
     for first, rows, width in _pieces(b, e, w):
         part = functools.partial(tiles.part, rows=rows, width=width)
+        striped = _is_long(formula) and width is w
+        cover = functools.partial(tiles.strip, rows=rows, width=w // STRIPS) if striped else None
 
         def lies(operand: Operand, tensor: Any, base: Any, rows: Any = rows, width: Any = width) -> Any:
             step = operand.step
@@ -102,7 +104,7 @@ def flat_program(
                     tile = tiles.new(f"x{k}", operand.dtype)
                     _load(b, part(tile), lies(operand, sources[k], base), k)
                 given[k] = Value(part(tile))
-            made = _evaluate(b, formula, given, stored, tiles, part, rows, constants)
+            made = _evaluate(b, formula, given, stored, tiles, part, rows, constants, cover)
             for k, tile in made.items():
                 _store(b, lies(stored[k], targets[k], base), tile, k)
     return b.finish()
@@ -124,7 +126,7 @@ def rows_program(
     """
     b = Builder(chip=chip, name="elementwise_rows")
     m, n, w, r = (b.symbol(name) for name in "MNWR")
-    tiles = _Tiles(b, chunk(formula))
+    tiles = _Tiles(b, CHUNK)
     loaded, stored = _loaded(formula, inputs), _stored(formula, outputs)
     sizes = {"row": (n,), "column": (m,), "scalar": (1,)}
     sources = {k: b.hbm(f"x{k}", sizes.get(o.layout, (m * n * o.step,)), o.dtype) for k, o in loaded.items()}
@@ -230,6 +232,9 @@ class _Tiles:
     def part(self, tile: Any, rows: Any, width: Any) -> Any:
         return self.b.access(tile, ((self.width, rows), (1, width)))
 
+    def strip(self, tile: Any, number: int, rows: Any, width: Any) -> Any:
+        return self.b.access(tile, ((self.width, rows), (1, width)), number * width)
+
     def widened(self, column: Any, dtype: str, rows: Any) -> Any:
         """A value per partition as fp32, which the operands of tensor_scalar are."""
         if dtype == "float32":
@@ -259,6 +264,20 @@ def _scalar_value(b: Builder, tile: Any, rows: Any) -> Value:
     return Value(b.access(tile, ((1, rows), (1, 1))), True)
 
 
+class _Recorder:
+    """Keeps the instructions of one strip of a tile."""
+
+    def __init__(self, b: Builder) -> None:
+        self.chip, self.kept = b.chip, []  # type: ignore[var-annotated]
+
+    def emit(self, instruction: str, **arguments: Any) -> None:
+        self.kept.append((instruction, arguments))
+
+
+def _numbered_strip(strip: Callable[[Any, int], Any], number: int, tile: Any) -> Any:
+    return strip(tile, number)
+
+
 def _evaluate(
     b: Builder,
     formula: str,
@@ -268,16 +287,40 @@ def _evaluate(
     part: Callable[[Any], Any],
     rows: Any,
     constants: Constants,
+    strip: Callable[[Any, int], Any] | None = None,
 ) -> dict[int, Any]:
-    """The formula's results, in tiles."""
-    count = iter(range(1 << 20))
+    """The formula's results, in tiles.
 
-    def temporary(dtype: str = "float32") -> Any:
-        return part(tiles.new(f"t{next(count)}", dtype))
+    strip: part of a tile, by number. An engine does its instructions in order, and waits where one needs
+    what another engine is still at; with several strips, each step for all before the next one, it has
+    something to do meanwhile.
+    """
+    made = {k: tiles.new(f"y{k}", operand.dtype) for k, operand in stored.items()}
+    temporaries: list[Any] = []
+    recorded = []
+    for number in range(1 if strip is None else STRIPS):
+        cover = part if strip is None else functools.partial(_numbered_strip, strip, number)
+        count = iter(range(1 << 20))
 
-    def column() -> Any:
-        return b.access(b.sbuf(f"c{next(count)}", (TILE, 1), "float32"), ((1, rows), (1, 1)))
+        def temporary(dtype: str = "float32", cover: Any = cover, count: Any = count) -> Any:
+            at = next(count)
+            if at == len(temporaries):
+                temporaries.append(tiles.new(f"t{at}", dtype))
+            return cover(temporaries[at])
 
-    made = {k: part(tiles.new(f"y{k}", operand.dtype)) for k, operand in stored.items()}
-    Evaluation(b, given, made, temporary, column, dict(constants)).run(formula)
-    return made
+        def column(count: Any = count) -> Any:
+            return b.access(b.sbuf("c", (TILE, 1), "float32"), ((1, rows), (1, 1)))
+
+        recorder = _Recorder(b)
+        inputs = {
+            k: value if value.column or cover is part else Value(cover(value.access.tensor))
+            for k, value in given.items()
+        }
+        outputs = {k: cover(tile) for k, tile in made.items()}
+        evaluation = Evaluation(recorder, inputs, outputs, temporary, column, dict(constants))
+        evaluation.run(formula)
+        recorded.append(recorder.kept)
+    for step in zip(*recorded, strict=True):
+        for instruction, arguments in step:
+            b.emit(instruction, **arguments)
+    return {k: part(access.tensor) for k, access in evaluation.outputs.items()}

@@ -11,12 +11,13 @@ goes to whichever of the two has less to do.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from opentrn.core.builder import Builder
+from opentrn.core.machine import constants as machine_constants
 from opentrn.errors import ConfigurationError
 
 _ARITHMETIC = {
@@ -43,8 +44,12 @@ _COMPARISON = {
 # tensor_scalar of the Scalar engine: what its multiply-add does.
 _ON_SCALAR = {"add", "subtract", "multiply"}
 _COMMUTES = {"add", "multiply"}
-_VECTOR_GHZ, _SCALAR_GHZ = 0.96, 1.2  # weights of the choice between the two, not times
+# Weights of the choice between engines, not times.
+_VECTOR_GHZ, _SCALAR_GHZ, _GPSIMD_GHZ = 0.96, 1.2, 1.2
 _HALF = ("bfloat16", "float16")
+_BYTES = {"float32": 4, "int32": 4, "uint32": 4, "bfloat16": 2, "float16": 2, "int16": 2}
+_PARTITIONS = 128
+LONG = 6  # operands; a formula of more is long
 _TWO_TILES = {"maximum", "minimum", "logical_and", "logical_or", "logical_xor"}
 _ONE_TILE = {"logical_not": ("equal", 0.0), "invert": ("bitwise_xor", -1)}
 
@@ -55,6 +60,7 @@ class Value:
 
     access: Any
     column: bool = False
+    named: bool = True  # else used once, and what is made of it may take its place
 
 
 @functools.cache
@@ -77,6 +83,18 @@ def reads(formula: str) -> frozenset[int]:
 
 
 @functools.cache
+def order(formula: str) -> tuple[int, ...]:
+    """The same, by when each is first used."""
+    found = (
+        int(node.id[1:])
+        for statement in parse(formula)
+        for node in ast.walk(statement.value)
+        if isinstance(node, ast.Name) and node.id[0] == "x" and node.id[1:].isdecimal()
+    )
+    return tuple(dict.fromkeys(found))
+
+
+@functools.cache
 def results(formula: str) -> frozenset[int]:
     """Numbers of the results that a formula sets."""
     return _numbered(formula, "y", ast.Store)
@@ -94,6 +112,14 @@ def _numbered(formula: str, letter: str, context: type[ast.expr_context]) -> fro
     )
 
 
+class Emitter(Protocol):
+    """Takes instructions, as the builder does."""
+
+    chip: str
+
+    def emit(self, instruction: str, **arguments: Any) -> None: ...
+
+
 class Evaluation:
     """One pass of a formula over one set of tiles.
 
@@ -104,7 +130,7 @@ class Evaluation:
 
     def __init__(
         self,
-        builder: Builder,
+        builder: Emitter,
         inputs: dict[int, Value],
         outputs: dict[int, Any],
         tile: Any,
@@ -113,8 +139,20 @@ class Evaluation:
     ) -> None:
         self.b, self.outputs = builder, outputs
         self.known = {f"x{k}": value for k, value in inputs.items()}
-        self.tile, self.column_tile, self.constants = tile, column_tile, constants
-        self.load = {"vector": 0.0, "scalar": 0.0}
+        self.new_tile, self.column_tile, self.constants = tile, column_tile, constants
+        self.made: list[Any] = []
+        self.load = {"vector": 0.0, "scalar": 0.0, "gpsimd": 0.0}
+        # Where GpSimd and the Vector engine share a port to SBUF, one of them waits for the other.
+        chip = machine_constants(builder.chip)
+        self.helped = not chip["vector_gpsimd_share_port"]
+        moved = [_BYTES.get(each.dtype, 1) for each in self._moved(inputs, outputs)]
+        rate = chip["dma_engines"] * chip["dma_engine_bytes_per_ns"]
+        # ns of the DMA engines for one element of each partition. Long formulas (optimizers) use all engines.
+        self.moving = _PARTITIONS * sum(moved) / rate if len(moved) <= LONG else 0.0
+
+    @staticmethod
+    def _moved(inputs: dict[int, Value], outputs: dict[int, Any]) -> list[Any]:
+        return [value.access for value in inputs.values() if not value.column] + list(outputs.values())
 
     def run(self, formula: str) -> None:
         for statement in parse(formula):
@@ -122,10 +160,27 @@ class Evaluation:
             result = name[0] == "y" and name[1:].isdecimal()
             into = self.outputs[int(name[1:])] if result else None
             value = self.value(statement.value, into)
-            if into is not None and (not isinstance(value, Value) or value.access is not into):
+            if into is not None and self._is_result(value, into):
+                self.outputs[int(name[1:])] = value.access  # type: ignore[union-attr]
+            elif into is not None and (not isinstance(value, Value) or value.access is not into):
                 value = self._move(value, into)
             if isinstance(value, Value):
-                self.known[name] = value
+                self.known[name] = dataclasses.replace(value, named=True)
+
+    def tile(self, dtype: str = "float32") -> Any:
+        """A temporary for a whole value."""
+        self.made.append(self.new_tile(dtype))
+        return self.made[-1]
+
+    def _is_result(self, value: Value | float, into: Any) -> bool:
+        """Whether an intermediate tile can be stored as it is."""
+        return (
+            isinstance(value, Value)
+            and not value.column
+            and value.access is not into
+            and value.access.dtype == into.dtype
+            and any(value.access is made for made in self.made)
+        )
 
     # ---- values ----------------------------------------------------------------------------------
 
@@ -147,12 +202,15 @@ class Evaluation:
             left, right = self.value(node.left), self.value(node.comparators[0])
             return self._two(_COMPARISON[type(node.ops[0])], left, right, into)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            scaled = self._scaled_activation(node, into)
+            if scaled is not None:
+                return scaled
             return self._call(node.func.id, [self.value(argument) for argument in node.args], into)
         raise ConfigurationError(f"a formula cannot hold {ast.dump(node)}")
 
     def _arithmetic(self, node: ast.BinOp, into: Any) -> Value | float:
         op = _ARITHMETIC[type(node.op)]
-        fused = self._fused(node, op, into) or self._chained(node, op, into)
+        fused = self._fused(node, op, into) or self._shifted(node, op, into) or self._chained(node, op, into)
         if fused is not None:
             return fused
         return self._two(op, self.value(node.left), self.value(node.right), into)
@@ -175,19 +233,63 @@ class Evaluation:
                 assert isinstance(first, Value) and isinstance(second, Value)
                 if first.column or second.column:
                     return self._two(op, self._two("multiply", first, factor), second, into)  # type: ignore[return-value, misc]
-                target = into if into is not None else self.tile()
-                self.load["vector"] += 2 / _VECTOR_GHZ
-                self.b.emit(
-                    "scalar_tensor_tensor",
-                    dst=target,
-                    data=first.access,
-                    op0="multiply",
-                    operand0=factor,
-                    op1=op,
-                    operand1=second.access,
-                )
-                return Value(target)
+                if self._apart_is_faster(first):
+                    scaled = self._with_number("multiply", first, factor)
+                    return self._tensors(op, scaled, second, into, "gpsimd")
+                return self._scalar_tensor_tensor(first, "multiply", factor, op, second, False, into)
         return None
+
+    def _apart_is_faster(self, tile: Value) -> bool:
+        """Whether the Scalar engine's product and GpSimd's sum come before one instruction of the Vector
+        engine, where that engine would be slower than the DMA engines.
+        """
+        apart = max(self.load["scalar"] + 1 / _SCALAR_GHZ, self.load["gpsimd"] + 2 / _GPSIMD_GHZ)
+        alone = self.load["vector"] + 2 / _VECTOR_GHZ
+        return self.helped and apart < alone and alone > self.moving
+
+    def _shifted(self, node: ast.BinOp, op: str, into: Any) -> Value | None:
+        """tile op (tile ± number) in one instruction."""
+        inner = node.right
+        if not (isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add | ast.Sub)):
+            return None
+        if self._is_number(node.left) or self._is_number(inner.left) or not self._is_number(inner.right):
+            return None
+        data, other = self.value(inner.left), self.value(node.left)
+        assert isinstance(data, Value) and isinstance(other, Value)
+        number, first = self.value(inner.right), _ARITHMETIC[type(inner.op)]
+        if data.column or other.column:
+            return self._two(op, other, self._with_number(first, data, number), into)  # type: ignore[return-value]
+        return self._scalar_tensor_tensor(data, first, number, op, other, True, into)
+
+    def _scalar_tensor_tensor(
+        self, data: Value, op0: str, number: Any, op1: str, other: Value, reverse: bool, into: Any
+    ) -> Value:
+        """(data op0 number) op1 other, or other op1 (data op0 number)."""
+        target = self._target(False, into, data, other)
+        self.load["vector"] += 2 / _VECTOR_GHZ
+        self.b.emit(
+            "scalar_tensor_tensor",
+            dst=target,
+            data=data.access,
+            op0=op0,
+            operand0=number,
+            op1=op1,
+            operand1=other.access,
+            reverse1=reverse,
+        )
+        return Value(target, named=False)
+
+    def _scaled_activation(self, node: ast.Call, into: Any) -> Value | None:
+        """function(number * tile): the Scalar engine scales as it applies a function."""
+        name = node.func.id  # type: ignore[attr-defined]
+        only = node.args[0] if len(node.args) == 1 else None
+        if name in _ONE_TILE or not (isinstance(only, ast.BinOp) and isinstance(only.op, ast.Mult)):
+            return None
+        if not self._is_number(only.left) or self._is_number(only.right):
+            return None
+        data, scale = self.value(only.right), self.value(only.left)
+        assert isinstance(data, Value)
+        return self._activation(name, data, into, scale)
 
     def _chained(self, node: ast.BinOp, op: str, into: Any) -> Value | None:
         """(tile op number) op number in one instruction."""
@@ -222,17 +324,26 @@ class Evaluation:
         if name in _ONE_TILE:
             op, number = _ONE_TILE[name]
             return self._with_number(op, only, number, into=into)
-        target = self._target(only.column, into)
+        return self._activation(name, only, into)
+
+    def _activation(self, name: str, data: Value, into: Any, scale: Any = 1.0) -> Value:
+        target = self._target(data.column, into, data)
         self.load["scalar"] += 1 / _SCALAR_GHZ
-        self.b.emit("activation", dst=target, op=name, data=only.access)
-        return Value(target, only.column)
+        self.b.emit("activation", dst=target, op=name, data=data.access, scale=scale)
+        return Value(target, data.column, False)
 
     # ---- instructions ----------------------------------------------------------------------------
 
-    def _target(self, column: bool, into: Any) -> Any:
+    def _target(self, column: bool, into: Any, *operands: Value) -> Any:
+        """Where a result goes: the place that is given, else that of an operand that nothing else reads."""
         if column:
             return self.column_tile()
-        return into if into is not None else self.tile()
+        if into is not None:
+            return into
+        for operand in operands:
+            if not operand.named and not operand.column and operand.access.dtype == "float32":
+                return operand.access
+        return self.tile()
 
     def _two(self, op: str, left: Value | float, right: Value | float, into: Any = None) -> Value | float:
         if isinstance(left, float) and isinstance(right, float):
@@ -243,12 +354,23 @@ class Evaluation:
         if isinstance(left, float):
             return self._with_number(op, right, left, reverse=True, into=into)
         if left.column == right.column:
-            target = self._target(left.column, into)
-            self.load["vector"] += 2 / _VECTOR_GHZ
-            self.b.emit("tensor_tensor", dst=target, data1=left.access, data2=right.access, op=op)
-            return Value(target, left.column)
+            return self._tensors(op, left, right, into)
         whole, column = (right, left) if left.column else (left, right)
         return self._with_number(op, whole, column.access, reverse=left.column, into=into)
+
+    def _tensors(self, op: str, left: Value, right: Value, into: Any, engine: str | None = None) -> Value:
+        """Two tiles, or two columns, element by element."""
+        target = self._target(left.column, into, left, right)
+        self.load[engine or "vector"] += 2 / (_GPSIMD_GHZ if engine else _VECTOR_GHZ)
+        self.b.emit(
+            "tensor_tensor",
+            dst=target,
+            data1=left.access,
+            data2=right.access,
+            op=op,
+            engine=engine or "vector",
+        )
+        return Value(target, left.column, False)
 
     def _with_number(
         self,
@@ -262,7 +384,7 @@ class Evaluation:
         """tensor_scalar; a number is immediate or one value per partition. then: a second operation and its
         number.
         """
-        target = self._target(tile.column, into)
+        target = self._target(tile.column, into, tile)
         simple = op in _ON_SCALAR and not reverse and then is None
         second = {} if then is None else {"op1": then[0], "operand1": then[1]}
         self.b.emit(
@@ -275,7 +397,7 @@ class Evaluation:
             engine=self._engine(target, tile.access, simple),
             **second,
         )
-        return Value(target, tile.column)
+        return Value(target, tile.column, False)
 
     def _engine(self, target: Any, source: Any, simple: bool) -> str:
         """Vector or Scalar, whichever will be done first; 16-bit tiles stay with Vector's faster modes."""

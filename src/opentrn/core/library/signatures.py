@@ -82,7 +82,8 @@ def flat_time(
     if min(elements, tensors) <= 0:
         return 0.0
     program = elementwise.flat_program(formula, inputs, outputs, chip)
-    width = max(NARROWEST, min(elementwise.chunk(formula), -(-elements // TILE)))
+    width = max(NARROWEST, min(CHUNK, -(-elements // TILE)))
+    width = -(-width // elementwise.STRIPS) * elementwise.STRIPS
     return program_ns(program, {"T": tensors, "E": elements, "W": width})
 
 
@@ -97,12 +98,8 @@ def rows_time(
     if not repeats and columns >= _FLAT_PERIOD:
         return flat_time(formula, inputs, outputs, columns, rows, chip)
     folded = columns < _WIDE_ROW and rows > TILE
-    width = min(elementwise.chunk(formula), columns)
-    fold = (
-        max(1, min(elementwise.FOLD_MAX, elementwise.chunk(formula) // columns, -(-rows // TILE)))
-        if folded
-        else 1
-    )
+    width = min(CHUNK, columns)
+    fold = max(1, min(elementwise.FOLD_MAX, CHUNK // columns, -(-rows // TILE))) if folded else 1
     program = elementwise.rows_program(formula, inputs, outputs, folded, chip)
     axes = (Axis("N", width, 4, 4),)
     return program_ns(program, {"M": rows, "N": columns, "W": width, "R": fold}, axes)
