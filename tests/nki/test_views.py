@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import nki.isa as nisa
+import nki.language as nl
 import numpy as np
 import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import nki
 from opentrn.errors import OutOfBoundsError, UnsupportedError
 from opentrn.nki import engine_hook
 from opentrn.nki import version as nki_version
@@ -166,6 +169,71 @@ def test_view_rescales_the_last_dimension(tracer):
     assert tensor.view("bfloat16").view("float32").get_pattern() == tensor.get_pattern()
     with pytest.raises(UnsupportedError):
         tracer.allocate((64, 3), "uint8", SBUF, "u", None).view("float32")
+
+
+def test_rearrange_splits_orders_and_merges(tracer):
+    tensor = tracer.allocate((128, 24), "float32", SBUF, "t", None)
+    view = tensor.rearrange(("b", ("h", "w")), ("b", "w", "h"), {"h": 4})
+    assert view.shape == (128, 6, 4) and view.strides == (24, 1, 6)
+    assert not view.is_contiguous() and tensor.is_contiguous()
+    merged = tensor.reshape((128, 4, 6)).rearrange(("b", "h", "w"), ("b", ("h", "w")))
+    assert merged.get_pattern() == tensor.get_pattern()
+    hbm = tracer.allocate((6, 4, 2), "float32", HBM, "u", None)
+    assert hbm.rearrange(("a", "b", "c"), ("c", "a", "b")).strides == (1, 8, 2)
+    for patterns, sizes, match in (
+        ((("b", ("h", "w")), ("b", "w", "h")), None, "not known"),
+        ((("b", ("h", "w")), ("b", "w", "h")), {"h": 5}, "do not make up"),
+        ((("b", "h"), ("b", "w")), None, "does not have the dimensions"),
+        ((("b",), ("b",)), None, "names 1 of 2"),
+        ((("b", "h"), ("h", "b")), None, "partition dimension"),
+    ):
+        with pytest.raises(UnsupportedError, match=match):
+            tensor.rearrange(*patterns, sizes)
+    with pytest.raises(UnsupportedError, match="without a copy"):
+        tensor.rearrange(("b", ("h", "w")), ("b", ("w", "h")), {"h": 4})
+
+
+def test_selections_at_run_time():
+    """Rows by a column of numbers, one plane by a single number: `vector_select` and `select`."""
+
+    @nki.jit
+    def kernel(table, rows, plane):
+        index = nl.ndarray((32, 1), nl.int32, nl.sbuf)
+        nisa.dma_copy(index, rows)
+        taken = nl.ndarray((32, 4, 6), table.dtype, nl.sbuf)
+        nisa.dma_copy(taken, table.vector_select(0, index))
+        out = nl.ndarray((32, 4, 6), table.dtype, nl.shared_hbm)
+        nisa.dma_copy(out, taken)
+        one = nl.ndarray((1, 1), nl.int32, nl.sbuf)
+        nisa.dma_copy(one, plane)
+        tile = nl.ndarray((50, 6), table.dtype, nl.sbuf)
+        nisa.dma_copy(tile, table.select(1, one))
+        second = nl.ndarray((50, 6), table.dtype, nl.shared_hbm)
+        nisa.dma_copy(second, tile)
+        return out, second
+
+    rng = np.random.default_rng(3)
+    table = rng.normal(size=(50, 4, 6)).astype(np.float32)
+    rows = rng.integers(0, 50, (32, 1)).astype(np.int32)
+    out, second = kernel(table, rows, np.array([[2]], np.int32))
+    np.testing.assert_array_equal(out, table[rows[:, 0]])
+    np.testing.assert_array_equal(second, table[:, 2])
+
+
+def test_what_a_view_cannot_select(tracer):
+    tile = tracer.allocate((64, 8), "float32", SBUF, "t", None)
+    hbm = tracer.allocate((64, 8), "float32", HBM, "u", None)
+    index = tracer.allocate((64, 1), "int32", SBUF, "i", None)
+    chosen = hbm.vector_select(0, index)
+    assert chosen.is_indirect() and not hbm.is_indirect() and chosen.shape == (64, 8)
+    for call in (
+        lambda: tile.vector_select(0, index),
+        lambda: tile.select(0, index),
+        lambda: chosen.vector_select(0, index),
+        lambda: tile.indirect(index),
+    ):
+        with pytest.raises(UnsupportedError):
+            call()
 
 
 def test_affine_offsets_of_dynamic_slices(tracer):

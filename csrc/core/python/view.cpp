@@ -27,7 +27,7 @@ void describe_views(py::type view, py::type storage) {
        offset_of(view, "_counts"),
        offset_of(view, "offset"),
        offset_of(view, "dtype"),
-       offset_of(view, "indirect"),
+       offset_of(view, "indirection"),
        offset_of(view, "whole"),
        offset_of(storage, "key"),
        offset_of(storage, "on_chip"),

@@ -46,7 +46,7 @@ def box_of(tensor: NkiTensor) -> Box:
     first, start = (int(part) for part in storage.address)
     size = ITEMSIZE[tensor.dtype]
     width = storage.partition_bytes // size
-    if type(tensor.offset) is not int or tensor.indirect is not None or not width:
+    if type(tensor.offset) is not int or tensor.indirection is not None or not width:
         return Box((first, first + storage.partitions), (start, start + storage.partition_bytes))
     row, column = divmod(tensor.offset, width)
     rows = row + (tensor._counts[0] - 1) * (tensor._steps[0] // width) + 1

@@ -21,6 +21,7 @@ from opentrn.nki import version
 from opentrn.nki.affine import Affine
 from opentrn.nki.dtypes import ITEMSIZE, name_of
 from opentrn.nki.enums import HBM, ON_CHIP, MemoryRegion
+from opentrn.nki.named_views import Indirect, NamedViews
 
 
 class NKIObject:
@@ -116,23 +117,10 @@ class DynamicSlice:
         self.start, self.size = start, size
 
 
-class Indirect:
-    """The runtime part of an access: `source` scaled by `step` elements moves the address.
-
-    kind "scalar": one value for all elements (a register, or a 1x1 tensor); "vector": one value per row.
-    `bound` is how many rows exist (None: unchecked by row).
-    """
-
-    __slots__ = ("bound", "dim", "kind", "source", "step")
-
-    def __init__(self, kind: str, source: Any, step: int, dim: int, bound: int | None) -> None:
-        self.kind, self.source, self.step, self.dim, self.bound = kind, source, step, dim, bound
-
-
-class NkiTensor(NKIObject):
+class NkiTensor(NamedViews, NKIObject):
     """A view of a storage; see the module's documentation. `shape`, `dtype`, `buffer`, `offset`, `name`."""
 
-    __slots__ = ("_counts", "_steps", "_storage", "dtype", "indirect", "offset", "whole")
+    __slots__ = ("_counts", "_steps", "_storage", "dtype", "indirection", "offset", "whole")
 
     def __init__(
         self,
@@ -145,7 +133,7 @@ class NkiTensor(NKIObject):
         whole: bool = False,
     ) -> None:
         self._storage, self.dtype, self.offset = storage, dtype, offset
-        self._steps, self._counts, self.indirect = steps, counts, indirect
+        self._steps, self._counts, self.indirection = steps, counts, indirect
         self.whole = whole  # the view covers the storage in order: what `.ap()` and `reshape` start from
 
     # -- what kernels ask for ------------------------------------------------------------------------
@@ -211,7 +199,7 @@ class NkiTensor(NKIObject):
         view = cut_view(self, key)
         if view is not None:
             return view
-        if self.indirect is not None:
+        if self.indirection is not None:
             raise UnsupportedError(f"{self.name}: a view with a runtime offset cannot be indexed again")
         if type(key) is not tuple:
             key = (key,)
@@ -364,7 +352,7 @@ class NkiTensor(NKIObject):
                 f"{self.name}: a view with shape {self.shape} and strides {self._steps} cannot become {new} "
                 "without a copy",
             )
-        return NkiTensor(self._storage, self.dtype, self.offset, steps, new, self.indirect, self.whole)
+        return NkiTensor(self._storage, self.dtype, self.offset, steps, new, self.indirection, self.whole)
 
     def view(self, dtype: Any) -> NkiTensor:
         """The same bytes as another data type; the last dimension is rescaled. Raises UnsupportedError."""
@@ -372,7 +360,7 @@ class NkiTensor(NKIObject):
         old_size, new_size = ITEMSIZE[self.dtype], ITEMSIZE[new]
         if old_size == new_size:
             return NkiTensor(
-                self._storage, new, self.offset, self._steps, self._counts, self.indirect, self.whole
+                self._storage, new, self.offset, self._steps, self._counts, self.indirection, self.whole
             )
         if self._steps[-1] != 1 and self._counts[-1] != 1:
             raise UnsupportedError(f"{self.name}: view({new}) needs a contiguous last dimension")
@@ -399,76 +387,9 @@ class NkiTensor(NKIObject):
         if self._storage.on_chip:
             steps = (self._storage.partition_bytes // new_size, *steps[1:])
         counts = (*self._counts[:-1], self._counts[-1] * old_size // new_size)
-        return NkiTensor(self._storage, new, scale(self.offset), steps, counts, self.indirect, self.whole)
+        return NkiTensor(self._storage, new, scale(self.offset), steps, counts, self.indirection, self.whole)
 
-    # -- view methods of NKI 0.5.0 -----------------------------------------------------------------------
-    def slice(self, dim: int, start: int, stop: int, step: int = 1) -> NkiTensor:
-        key: list[Any] = [slice(None)] * self.ndim
-        key[dim] = slice(start, stop, step)
-        return self[tuple(key)]
-
-    def select(self, dim: int, index: Any) -> NkiTensor:
-        key: list[Any] = [slice(None)] * self.ndim
-        key[dim] = index
-        return self[tuple(key)]
-
-    def permute(self, *dims: Any) -> NkiTensor:
-        order = tuple(dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims)
-        if sorted(order) != list(range(self.ndim)):
-            raise UnsupportedError(f"{self.name}: permute{order} is no permutation of {self.ndim} dimensions")
-        if self._storage.on_chip and order[0] != 0:
-            raise UnsupportedError(f"{self.name}: the partition dimension cannot be permuted by a view")
-        return self._with([self._steps[d] for d in order], [self._counts[d] for d in order])
-
-    def broadcast(self, dim: int, size: int) -> NkiTensor:
-        if self._counts[dim] != 1:
-            raise UnsupportedError(
-                f"{self.name}: dimension {dim} has size {self._counts[dim]}, only 1 broadcasts"
-            )
-        steps, counts = list(self._steps), list(self._counts)
-        if self._storage.on_chip and dim == 0:
-            raise UnsupportedError(f"{self.name}: the partition dimension cannot be broadcast by a view")
-        steps[dim], counts[dim] = 0, size
-        return self._with(steps, counts)
-
-    def broadcast_to(self, shape: Any) -> NkiTensor:
-        result = self
-        for dim, size in enumerate(shape):
-            if result.shape[dim] != size:
-                result = result.broadcast(dim, size)
-        return result
-
-    def expand(self, dim: int) -> NkiTensor:
-        dim = dim if dim >= 0 else dim + self.ndim + 1
-        steps, counts = list(self._steps), list(self._counts)
-        steps.insert(dim, 1)
-        counts.insert(dim, 1)
-        return self._with(steps, counts)
-
-    expand_dim = expand
-
-    def squeeze(self, dim: int) -> NkiTensor:
-        if self._counts[dim] != 1:
-            raise UnsupportedError(f"{self.name}: dimension {dim} has size {self._counts[dim]}, not 1")
-        steps, counts = list(self._steps), list(self._counts)
-        del steps[dim], counts[dim]
-        return self._with(steps, counts)
-
-    def reshape_dim(self, dim: int, shape: Any) -> NkiTensor:
-        shape = [int(n) for n in shape]
-        if -1 in shape:
-            shape[shape.index(-1)] = self._counts[dim] // -math.prod(shape)
-        return self.reshape((*self._counts[:dim], *shape, *self._counts[dim + 1 :]))
-
-    def flatten(self, start: int = 1, stop: int = -1) -> NkiTensor:
-        stop = stop % self.ndim
-        merged = math.prod(self._counts[start : stop + 1])
-        return self.reshape((*self._counts[:start], merged, *self._counts[stop + 1 :]))
-
-    flatten_dims = flatten
-
-    def _with(self, steps: Any, counts: Any) -> NkiTensor:
-        return NkiTensor(self._storage, self.dtype, self.offset, tuple(steps), tuple(counts), self.indirect)
+    reinterpret_cast = view
 
 
 describe_views(NkiTensor, Storage)

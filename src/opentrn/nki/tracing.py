@@ -320,7 +320,7 @@ class Tracer:
         if type(offset) is Affine:
             offset = self.expression(offset)
         pattern = tuple(zip(steps, counts, strict=True))
-        indirect = tensor.indirect
+        indirect = tensor.indirection
         if indirect is None:
             return self._make_access(tensor._storage.key, pattern, offset, tensor.dtype)
         if indirect.kind == "scalar":

@@ -49,11 +49,11 @@ def partition_first(view: NkiTensor) -> NkiTensor:
     if at is None or at == 0:
         if at is None and view._counts[0] > 1:
             return NkiTensor(
-                storage, view.dtype, view.offset, (width, *view._steps), (1, *view._counts), view.indirect
+                storage, view.dtype, view.offset, (width, *view._steps), (1, *view._counts), view.indirection
             )
         if view._steps[0] % max(width, 1):
             return NkiTensor(
-                storage, view.dtype, view.offset, (width, *view._steps[1:]), view._counts, view.indirect
+                storage, view.dtype, view.offset, (width, *view._steps[1:]), view._counts, view.indirection
             )
         return view
     order = [at, *(d for d in range(view.ndim) if d != at)]
@@ -63,7 +63,7 @@ def partition_first(view: NkiTensor) -> NkiTensor:
         view.offset,
         tuple(view._steps[d] for d in order),
         tuple(view._counts[d] for d in order),
-        view.indirect,
+        view.indirection,
     )
 
 
@@ -81,7 +81,7 @@ def crop(view: NkiTensor, box: list[tuple[int, int]]) -> NkiTensor:
             continue
         offset = offset + min(start, counts[axis] - 1) * view._steps[axis] if counts[axis] > 1 else offset
         counts[axis] = min(count, counts[axis])
-    indirect = view.indirect
+    indirect = view.indirection
     if indirect is not None and indirect.kind == "vector":
         source = indirect.source
         if isinstance(source, NkiTensor) and source.shape[0] != counts[0]:
