@@ -18,7 +18,7 @@ struct Ran {
   TensorRefs outputs;                // fresh results
   // Where the cost of calls like this one is kept; filled where it is of another generation.
   timeline::KnownCost* known = nullptr;
-  bool causal = false;  // attention
+  bool causal = false;   // attention
   int64_t dim = kNoDim;  // the argument of that name, where it is one number
 };
 
