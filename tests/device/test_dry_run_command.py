@@ -123,3 +123,25 @@ def test_a_script_that_fits_and_saves_ends_at_the_save_with_its_report(tmp_path:
     assert report["fits"] is True and report["shortage"] is None
     assert done.returncode == 1 and "saving it would write zeros" in report["ended"]
     assert len(report["steps"]) == 4 and not (tmp_path / "model.pt").exists()
+
+
+def test_the_example_of_the_readme_does_not_fit_and_is_timed(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "examples" / "cuda_gpt.py"
+    command = [
+        sys.executable,
+        "-m",
+        "opentrn.cli.main",
+        "run",
+        "--from-cuda",
+        "--dry",
+        "--json",
+        "--no-trace",
+    ]
+    done = subprocess.run([*command, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    parameters = 50304 * 2048 * 2 + 2048 * 2048 + 24 * (12 * 2048**2 + 13 * 2048) + 2 * 2048
+    assert report["fits"] is False and len(report["steps"]) == 4
+    assert report["peak"]["categories"]["parameter"] == pytest.approx(4 * parameters, rel=1e-4)
+    assert report["peak"]["categories"]["optimizer state"] == pytest.approx(8 * parameters, rel=1e-4)
+    assert report["headline"]["tokens"] == 4 * 2048 and 0.2 < report["headline"]["mfu_counted"] < 1

@@ -46,7 +46,7 @@ NEEDS = {
     "checkpoint_and_resume": ("safetensors",),
 }
 # Run by make demo, and by a test of --from-cuda.
-OTHERS = {"corpus", "demo", "unmodified_cuda_script"}
+OTHERS = {"corpus", "cuda_gpt", "demo", "unmodified_cuda_script"}
 
 
 @pytest.fixture(autouse=True)
