@@ -142,3 +142,10 @@ def test_interrupt(tmp_path):
     done = ours(tmp_path, "s", "script.py")
     assert done.returncode == 130
     assert done.stderr == "opentrn: interrupted; the report covers what ran\n"
+
+
+def test_a_cuda_script_is_told_of_the_option(tmp_path):
+    (tmp_path / "script.py").write_text("import torch\ntorch.zeros(2, device='cuda')\n")
+    done = ours(tmp_path, "s", "script.py")
+    assert done.returncode == 1 and "AssertionError" in done.stderr
+    assert done.stderr.endswith("opentrn: what to do: --from-cuda runs a CUDA script unchanged\n")

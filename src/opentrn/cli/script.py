@@ -21,6 +21,8 @@ from types import TracebackType
 from opentrn.errors import ConfigurationError
 
 INTERRUPTED_EXIT = 130
+# What PyTorch's CPU build says to a script that asks for CUDA.
+_NO_CUDA = "Torch not compiled with CUDA enabled"
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ def run_target(target: Target) -> Outcome:
         sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         first_line = (str(error).splitlines() or [""])[0]
         said = f"raised {type(error).__name__}: {first_line}".rstrip(": ")
+        if _NO_CUDA in first_line:
+            print("opentrn: what to do: --from-cuda runs a CUDA script unchanged", file=sys.stderr)
         return Outcome(1, said if " (at " in said else f"{said}{_place(traceback)}")
     return Outcome(0, "completed")
 
