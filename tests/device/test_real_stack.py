@@ -236,6 +236,16 @@ def test_check_lists_places_of_the_run_and_of_the_text(tmp_path: Path) -> None:
     assert report["ended"] == "completed" and report["compilations"] >= 1
 
 
+def test_check_goes_on_where_the_memory_ends(tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text(
+        "import torch\nx = torch.empty(1 << 36, device='neuron')\ntorch.ones(2, device='neuron').double()\n"
+    )
+    done = check(tmp_path, "--json", "large.py")
+    report = json.loads(done.stdout)
+    assert report["ended"] == "completed", done.stderr
+    assert [finding["behaviour"] for finding in report["findings"]].count("float64") >= 1
+
+
 def test_check_in_words_names_outcome_link_and_line(tmp_path: Path) -> None:
     done = check(tmp_path, "script.py")
     assert "REFUSES" in done.stdout and "beside.py:2" in done.stdout

@@ -123,9 +123,12 @@ def _enter_dry(modes: contextlib.ExitStack) -> bool:
     """Whether this installation has dry runs; then the mode is on until `modes` closes."""
     try:
         from opentrn import dry_run
+        from opentrn.device.memory import without_limit
     except ImportError:
         return False
     modes.enter_context(dry_run())
+    # What does not fit runs on, so that the places after it are found too.
+    modes.enter_context(without_limit())
     return True
 
 
