@@ -24,10 +24,16 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("OPENTRN_CHIPS_PATH", "", (), "directory of your own chip files, read first"),
     Variable("OPENTRN_CACHE_DIR", "", (), "where parsed chip files are kept"),
     Variable("OPENTRN_NKI_VERSION", "", (), "nki release whose behaviour kernels get"),
-    Variable("OPENTRN_STRICT", "0", ("0", "1"), "1: what the real chip cannot do raises"),
+    Variable(
+        "OPENTRN_STRICT",
+        "0",
+        ("0", "1"),
+        "1: raise what the real chip cannot do; check classic kernels",
+    ),
     Variable("OPENTRN_NUMERICS", "host", ("host",), "where eager values come from: PyTorch's CPU kernels"),
     Variable("OPENTRN_AS", "", ("", "torchneuron-2.33"), "behave as this release of the real stack"),
     Variable("OPENTRN_GUARD", "0", ("0", "1"), "1 (tests): device memory is closed outside operators"),
+    Variable("OPENTRN_STEP_LIMIT", "", (), "instructions after which a kernel counts as endless"),
     Variable("NEURON_RT_VISIBLE_CORES", "", (), "logical cores this process sees: indices and ranges, 0-3,8"),
     Variable("NEURON_RT_NUM_CORES", "", (), "how many logical cores this process sees"),
     Variable("NEURON_LOGICAL_NC_CONFIG", "", (), "physical cores per logical core"),
@@ -51,3 +57,13 @@ def get(name: str) -> str:
             cure=f"unset it, or choose one; it means: {variable.meaning}",
         )
     return value
+
+
+def step_limit(default: int) -> int:
+    """OPENTRN_STEP_LIMIT, or `default` where it is unset. Raises ConfigurationError for what is no count."""
+    text = get("OPENTRN_STEP_LIMIT")
+    if not text:
+        return default
+    if not text.isdecimal() or not int(text):
+        raise ConfigurationError(f"OPENTRN_STEP_LIMIT={text} is no count of instructions", cure="10000000")
+    return int(text)

@@ -210,8 +210,22 @@ def test_a_kernel_that_never_ends_can_be_stopped():
         nl.store(out, tile)
         return out
 
-    with pytest.raises(UndefinedBehaviourError):
+    with pytest.raises(UndefinedBehaviourError, match=r"20000 .* does not end") as caught:
         nki.simulate(kernel, step_limit=20_000)(X)
+    line = kernel.func.__code__.co_firstlineno + 4
+    assert caught.value.where == f"while loop of {__file__}:{line}"
+
+
+@pytest.mark.parametrize("launch", [nki.simulate, lambda kernel: kernel])
+def test_a_kernel_that_never_ends_is_stopped_by_default(monkeypatch, launch):
+    from opentrn.core import execution
+
+    monkeypatch.setattr(execution, "MOST_STEPS", 20_000)
+    with pytest.raises(UndefinedBehaviourError, match=r"20000 .* does not end(.|\n)*OPENTRN_STEP_LIMIT"):
+        launch(endless)(X)
+    monkeypatch.setenv("OPENTRN_STEP_LIMIT", "50000")
+    with pytest.raises(UndefinedBehaviourError, match=r"50000 .* does not end"):
+        launch(endless)(X)
 
 
 @nki.jit
@@ -252,6 +266,12 @@ def test_python_that_never_ends_is_bounded(monkeypatch):
     with pytest.raises(UndefinedBehaviourError, match="1,000 instructions and goes on") as caught:
         nki.simulate(kernel)(X)
     assert line_of(caught.value)
+    line = kernel.func.__code__.co_firstlineno + 3
+    assert f"in the loop of {__file__}:{line}" in caught.value.cause
+    assert "OPENTRN_STEP_LIMIT" in caught.value.cure
+    monkeypatch.setenv("OPENTRN_STEP_LIMIT", "2000")
+    with pytest.raises(UndefinedBehaviourError, match="2,000 instructions and goes on"):
+        nki.simulate(kernel)(X)
 
 
 def test_a_corrupt_program_file(tmp_path):

@@ -28,6 +28,7 @@ FROZEN = {
     "NKI_NC_VERSION",
     "OPENTRN_CACHE_DIR",
     "OPENTRN_NKI_VERSION",
+    "OPENTRN_STEP_LIMIT",
 }
 
 # Set by a command for the processes it starts; no user sets them. (None at present.)
@@ -65,3 +66,14 @@ def test_values(monkeypatch: pytest.MonkeyPatch) -> None:
         settings.get("OPENTRN_STRICT")
     with pytest.raises(KeyError):
         settings.get("OPENTRN_UNKNOWN")
+
+
+def test_the_step_limit_is_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENTRN_STEP_LIMIT", raising=False)
+    assert settings.step_limit(7) == 7
+    monkeypatch.setenv("OPENTRN_STEP_LIMIT", "1000")
+    assert settings.step_limit(7) == 1000
+    for text in ("0", "-1", "1e6", "many"):
+        monkeypatch.setenv("OPENTRN_STEP_LIMIT", text)
+        with pytest.raises(ConfigurationError, match="no count"):
+            settings.step_limit(7)

@@ -12,10 +12,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from opentrn import settings
 from opentrn.core import _C
 from opentrn.core.program import Program
-from opentrn.errors import ConfigurationError
+from opentrn.errors import ConfigurationError, UndefinedBehaviourError
 
+# A core that executes more is taken for endless: five times what the largest public kernels record.
+# Instructions on tiles of 128 x 8 to 128 x 512 reach it in half a minute to two minutes on a slow processor.
+MOST_STEPS = 10_000_000
+_ENDLESS = "instructions and does not end"  # of csrc/core/machine.cpp
 # Packed types have no NumPy twin: their arrays hold the packed words.
 NUMPY_DTYPES: dict[str, Any] = {
     "float32": np.float32,
@@ -109,7 +114,7 @@ def execute_ranks(
     uninitialised: str | None = None,
     zero_outputs: bool = False,
     parallel: bool = True,
-    step_limit: int = 1 << 40,
+    step_limit: int | None = None,
 ) -> list[dict[str, np.ndarray]]:
     """Runs one program per rank, with collectives between them; one dict of outputs per rank.
 
@@ -120,7 +125,8 @@ def execute_ranks(
     before it hands them out.
     activation_ranges: the documented input ranges of activation functions hold.
     parallel: iterations of loops may run on several host threads; values do not depend on it.
-    step_limit: instructions after which a program counts as endless.
+    step_limit: instructions of a core after which a program counts as endless; OPENTRN_STEP_LIMIT, else
+    MOST_STEPS, unless given.
     """
     if len(programs) != len(inputs):
         raise ConfigurationError(f"{len(programs)} programs and {len(inputs)} sets of inputs")
@@ -134,18 +140,43 @@ def execute_ranks(
     def deliver(prefix: str, data: np.ndarray, dtype: str, shape: tuple[int, int]) -> None:
         (on_print or _print)(prefix, data.view(numpy_dtype(dtype)).reshape(shape))
 
-    raw = _C.run(
-        [program.base for program in programs],
-        prepared,
-        values,
-        check,
-        zero_outputs,
-        activation_ranges,
-        parallel,
-        step_limit,
-        deliver,
-    )
+    try:
+        raw = _C.run(
+            [program.base for program in programs],
+            prepared,
+            values,
+            check,
+            zero_outputs,
+            activation_ranges,
+            parallel,
+            settings.step_limit(MOST_STEPS) if step_limit is None else step_limit,
+            deliver,
+        )
+    except UndefinedBehaviourError as error:
+        if _ENDLESS not in error.cause:
+            raise
+        raise _endless(error, programs) from None
     return [_collect(program, result, values) for program, result in zip(programs, raw, strict=True)]
+
+
+def _endless(error: UndefinedBehaviourError, programs: Sequence[Program]) -> UndefinedBehaviourError:
+    """The error of an endless program, with the lines of the loops that can be the reason."""
+    from opentrn.core.text import LOOPS
+
+    places: dict[str, None] = {}
+    for program in programs:
+        tables = program.tables()
+        texts, sources = tables["texts"], tables["sources"]
+        for *_, kind, source in tables["loops"]:
+            if LOOPS[kind] in ("while", "dynamic") and source >= 0:
+                file, line = sources[source]
+                places[f"{LOOPS[kind]} loop of {texts[file]}:{line}"] = None
+    return UndefinedBehaviourError(
+        error.cause,
+        where=", ".join(list(places)[:4]) or None,
+        cure="change the register that the loop tests, or its bound; step_limit of "
+        "nki.simulate, or OPENTRN_STEP_LIMIT, lets a longer kernel run",
+    )
 
 
 def _print(prefix: str, array: np.ndarray) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from opentrn import settings
 from opentrn.core._C import record_into
 from opentrn.errors import ConfigurationError, OutOfBoundsError, UnsupportedError
-from opentrn.nki import engine_hook
+from opentrn.nki import endless, engine_hook
 from opentrn.nki.affine import Affine, Symbol
 from opentrn.nki.dtypes import ITEMSIZE, name_of
 from opentrn.nki.enums import MemoryRegion, nc_version
@@ -28,8 +29,9 @@ from opentrn.nki.tensor import NkiTensor, Storage, whole_view
 _PACKAGE = str(Path(__file__).parent)
 _local = threading.local()
 PARTITIONS = 128
-# A kernel that records more is taken for endless: the largest public ones have a few hundred thousand.
-MOST_INSTRUCTIONS = 20_000_000
+# A kernel that records more is taken for endless: four times the largest public ones. Classic operations
+# reach it in about a minute on one slow processor. OPENTRN_STEP_LIMIT goes before it.
+MOST_INSTRUCTIONS = 8_000_000
 
 
 def active() -> Tracer:
@@ -79,7 +81,8 @@ class Tracer:
         self._takes_views = hasattr(self.builder, "take_views")
         self._line: tuple[str, int] = ("", 0)
         if self._takes_views:
-            self.builder.take_views(self._access, self.written, _PACKAGE, MOST_INSTRUCTIONS)
+            most = settings.step_limit(MOST_INSTRUCTIONS)
+            self.builder.take_views(self._access, self.written, _PACKAGE, most)
         self.inputs: dict[str, tuple[Storage, np.ndarray]] = {}
         self.loops: list[Any] = []
         self.in_no_reorder = 0
@@ -98,8 +101,11 @@ class Tracer:
         _work_with(self)
         return self
 
-    def __exit__(self, *details: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, place: object) -> None:
         _work_with(self._outer)
+        better = endless.explained(error)
+        if better is not None:
+            raise better from None
 
     def release(self) -> None:
         """Drop what only the trace needed: results of a kernel refer to their tracer for as long as its
