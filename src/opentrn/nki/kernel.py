@@ -19,6 +19,10 @@ from opentrn.nki.traced import MODERN, Dialect, Traced, collect_results, name_of
 from opentrn.nki.tracing import active_or_none
 
 
+def ignore(traced: Traced) -> None:
+    """What a call does with its traced kernel where nobody asks for it."""
+
+
 def run(
     function: Callable[..., Any],
     grid: Any,
@@ -26,6 +30,7 @@ def run(
     kwargs: dict[str, Any],
     chip: str | None = None,
     dialect: Dialect = MODERN,
+    observe: Callable[[Traced], None] = ignore,
     **options: Any,
 ) -> Any:
     """Trace and execute; NumPy results. Options: check, step_limit, on_print (`opentrn.core.execute`)."""
@@ -33,6 +38,7 @@ def run(
         function, grid, args, kwargs, chip, capacity=options.get("check", True), dialect=dialect
     )
     values = engine_hook.execute(traced.program, arrays, **options)
+    observe(traced)
     return collect_results(traced, values, arrays)
 
 
@@ -78,16 +84,8 @@ class Kernel:
         return f"<nki kernel {name_of_kernel(self.func)}{'' if self.grid is None else f'[{self.grid}]'}>"
 
 
-def call(
-    function: Callable[..., Any],
-    grid: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    dialect: Dialect = MODERN,
-    chip: str | None = None,
-    check: bool = True,
-) -> Any:
-    """A direct call outside of any kernel: results are of the kind of the arguments, arrays or tensors."""
+def on_host_arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call's arrays are all NumPy's."""
     found: list[Any] = []
 
     def note(path: str, array: Any) -> Any:
@@ -96,9 +94,26 @@ def call(
 
     for value in (*args, *kwargs.values()):
         rebuild(value, "", note)
-    if all(isinstance(item, np.ndarray) for item in found):
-        return run(function, grid, args, kwargs, chip, dialect, check=check)
-    return torch_calls.call(function, grid, args, kwargs, dialect, chip, check)
+    return all(isinstance(item, np.ndarray) for item in found)
+
+
+def call(
+    function: Callable[..., Any],
+    grid: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dialect: Dialect = MODERN,
+    chip: str | None = None,
+    check: bool = True,
+    observe: Callable[[Traced], None] = ignore,
+) -> Any:
+    """A direct call outside of any kernel: results are of the kind of the arguments, arrays or tensors.
+
+    observe: receives the traced kernel.
+    """
+    if on_host_arrays(args, kwargs):
+        return run(function, grid, args, kwargs, chip, dialect, observe, check=check)
+    return torch_calls.call(function, grid, args, kwargs, dialect, chip, check, observe)
 
 
 def jit(func: Callable[..., Any] | None = None, mode: str = "auto", **kwargs: Any) -> Any:
@@ -138,7 +153,8 @@ def simulate(kernel: Any, **options: Any) -> Simulated:
     """A callable that runs a kernel on the virtual core.
 
     check=False: uninitialised reads give NaN (4 for integers) and races pass, as in the official simulator;
-    step_limit: instructions after which a kernel counts as endless; on_print: receives `device_print`.
+    step_limit: instructions after which a kernel counts as endless (10 million, or OPENTRN_STEP_LIMIT);
+    on_print: receives `device_print`.
     """
     function, grid = unwrap(kernel)
     return Simulated(function, grid, options)

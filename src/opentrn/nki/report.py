@@ -1,4 +1,4 @@
-"""What the command line prints about a kernel, and the trace file it writes."""
+"""What the command line prints about a kernel, and the files that it, `benchmark` and `profile` write."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from opentrn.errors import ConfigurationError
 from opentrn.nki.classic.launch import CLASSIC, ClassicKernel
 from opentrn.nki.enums import engine
 from opentrn.nki.kernel import unwrap
@@ -108,3 +109,39 @@ def write_trace(timing: Any, traced: Traced, path: Path) -> None:
             }
         )
     )
+
+
+def _profiled_runs(options: dict[str, Any]) -> list[int]:
+    """Which of the `num_execs` runs are profiled: every `profile_nth`, counted from one."""
+    runs, every = int(options.get("num_execs") or 1), int(options.get("profile_nth") or 1)
+    return list(range(every, runs + 1, every)) or [every]
+
+
+def write_artifacts(options: dict[str, Any], traced: Traced) -> None:
+    """The files of `benchmark` and `profile` under the names that callers chose, where the public tools put
+    them: the program, one Perfetto trace per profiled run (`NAME_exec_N`, all equal), and a report of each as
+    JSON."""
+    folder = Path(options.get("working_directory") or ".")
+    program, trace_name = options.get("save_neff_name"), options.get("save_trace_name")
+    if not program and not trace_name:
+        return
+    reports = folder / "json_reports"
+    existing = [folder / name for name in (program, trace_name) if name and (folder / name).exists()]
+    if options.get("overwrite") is False and existing:
+        raise ConfigurationError(
+            f"{existing[0]} exists", cure="pass overwrite=True, or another working_directory"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    if program:
+        (folder / program).write_bytes(traced.program.to_bytes())
+    if not trace_name:
+        return
+    profiling = options.get("mode") == "profile"
+    for number in _profiled_runs(options) if profiling else [1]:
+        stem = Path(trace_name)
+        name = stem.name if number == 1 else f"{stem.stem}_exec_{number}{stem.suffix}"
+        write_trace(traced.recorded, traced, folder / stem.parent / name)
+        if profiling:
+            reports.mkdir(exist_ok=True)
+            report = json.dumps(summary(traced.timing, traced), indent=2)
+            (reports / f"{Path(name).stem}.json").write_text(report + "\n")

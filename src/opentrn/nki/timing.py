@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from opentrn.nki import engine_hook
-from opentrn.nki.kernel import Kernel, unwrap
-from opentrn.nki.traced import collect_results, trace
+from opentrn.nki.kernel import Kernel, call, unwrap
+from opentrn.nki.traced import Traced
+from opentrn.nki.tracing import active_or_none
 
 
 class Latency:
@@ -44,42 +44,60 @@ class BenchmarkResult:
 measured: deque[BenchmarkResult] = deque(maxlen=16)
 
 
-class BenchmarkedKernel(Kernel):
-    """A kernel whose calls also set `benchmark_result`."""
+class MeasuredKernel(Kernel):
+    """A kernel whose calls set `benchmark_result`. Both generations; shared with ``kernel[grid]``."""
 
-    benchmark_result: BenchmarkResult | None = None
-
-    def __init__(self, func: Any, grid: Any = None, options: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, func: Callable[..., Any], grid: Any = None, options: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(func, grid, options)
-        self._holder: dict[str, Any] = self.options.setdefault("_holder", {})
+        self._last: dict[str, BenchmarkResult] = self.options.setdefault("_last", {})
+
+    @property
+    def benchmark_result(self) -> BenchmarkResult | None:
+        """Latency of the last call; None before it."""
+        return self._last.get("result")
+
+    def measure(self, traced: Traced) -> None:
+        """Take the time of a traced kernel, and write the files that the options name."""
+        from opentrn.nki.report import write_artifacts
+
+        self._last["result"] = BenchmarkResult(traced.timing, self.options.get("iters", 100))
+        write_artifacts(self.options, traced)
+
+
+class BenchmarkedKernel(MeasuredKernel):
+    """A kernel of `nki.benchmark` or `nki.profile`: calls run it, with results as those of `nki.jit`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        traced, arrays = trace(self.func, self.grid, args, kwargs, self.options.get("chip"))
-        self.benchmark_result = BenchmarkResult(traced.timing, self.options.get("iters", 10))
-        self._holder["result"] = self.benchmark_result
-        values = engine_hook.execute(traced.program, arrays, False)
-        return collect_results(traced, values, arrays)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "benchmark_result":
-            return object.__getattribute__(self, "_holder").get("result")
-        return object.__getattribute__(self, name)
+        if active_or_none() is not None:
+            return self.func(*args, **kwargs)
+        chip = self.options.get("chip")
+        return call(self.func, self.grid, args, kwargs, chip=chip, observe=self.measure)
 
 
-def benchmark(kernel: Any = None, warmup: int = 10, iters: int = 100, **options: Any) -> Any:
+def _measured(mode: str, kernel: Any, options: dict[str, Any]) -> Any:
+    if kernel is None:
+        return functools.partial(_decorate, mode, options)
+    return _decorate(mode, options, kernel)
+
+
+def _decorate(mode: str, options: dict[str, Any], kernel: Any) -> BenchmarkedKernel:
+    function, grid = unwrap(kernel)
+    return BenchmarkedKernel(function, grid, {**options, "mode": mode})
+
+
+def benchmark(kernel: Any = None, **options: Any) -> Any:
     """Decorator: calls run the kernel and set ``.benchmark_result.nc_latency`` from the virtual clock.
 
-    Options of the real tool (device counts, file names) are accepted; nothing is written unless
-    `save_trace_name` is given (then a Perfetto trace, by `opentrn.cli`).
+    Options of the real tool (`warmup`, `iters`, device counts) are accepted. Nothing is written unless
+    `save_trace_name` (a Perfetto trace) or `save_neff_name` (the program) is given: files of these names in
+    `working_directory`, or in the current one.
     """
-    if kernel is None:
-        return functools.partial(benchmark, warmup=warmup, iters=iters, **options)
-    function, grid = unwrap(kernel)
-    return BenchmarkedKernel(function, grid, {"warmup": warmup, "iters": iters, **options})
+    return _measured("benchmark", kernel, options)
 
 
-def profile(func: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Decorator like `benchmark`; ``working_directory`` and ``save_trace_name`` choose a trace file."""
-    if func is None:
-        return functools.partial(profile, **options)
-    return benchmark(func, **options)
+def profile(func: Any = None, **options: Any) -> Any:
+    """Decorator like `benchmark`, which also writes a report of each profiled run (``num_execs``,
+    ``profile_nth``) as JSON."""
+    return _measured("profile", func, options)

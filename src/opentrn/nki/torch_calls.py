@@ -73,6 +73,7 @@ def call(
     dialect: Dialect,
     chip: str | None,
     check: bool,
+    observe: Callable[[Traced], None],
 ) -> Any:
     """A kernel on tensors; see `opentrn.nki.kernel.call`. Written arguments are updated in place."""
     import torch
@@ -104,6 +105,7 @@ def call(
             with _profiled(name):
                 results = _run_on_device(one, originals, device, check)
     traced, made = results
+    observe(traced)
     _count_writes(traced, originals)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         made = _without_backward(name, tensors, made)

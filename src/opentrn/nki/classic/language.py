@@ -83,7 +83,11 @@ class LoopIndex(int):
 
 
 def affine_range(*bounds: Any, **_: Any) -> Iterator[LoopIndex]:
-    """Iterations of a loop; also `sequential_range`. Unrolled, with the first one's addresses."""
+    """Iterations of a loop; also `sequential_range`. Unrolled, with the first one's addresses.
+
+    In order, so a value that an iteration carries to the next is not noticed: accumulating, which looks the
+    same, is allowed.
+    """
     tracer = active_or_none()
     if tracer is None:
         yield from _indices(bounds, 0)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from opentrn.errors import ConfigurationError
+from opentrn import settings
 from opentrn.nki import target
 from opentrn.nki.classic.grid import launch_of
 from opentrn.nki.classic.mask_logic import with_mask_logic
 from opentrn.nki.classic.tile import Tile, flush
-from opentrn.nki.kernel import Kernel, call, run
-from opentrn.nki.timing import BenchmarkResult
-from opentrn.nki.traced import Dialect, Traced, trace
+from opentrn.nki.kernel import Kernel, call, ignore, on_host_arrays, run
+from opentrn.nki.timing import MeasuredKernel
+from opentrn.nki.traced import Dialect, signature, trace
 from opentrn.nki.tracing import active_or_none
 
 CLASSIC = Dialect("neuronxcc.nki", launch_of, Tile, flush, shared_inputs=True, runs_equal_programs_once=True)
 
 
-class ClassicKernel(Kernel):
+class ClassicKernel(MeasuredKernel):
     """A kernel of `neuronxcc.nki.jit`, `baremetal`, `benchmark` or `profile`."""
 
     def __init__(
@@ -30,24 +28,18 @@ class ClassicKernel(Kernel):
         super().__init__(with_mask_logic(func), grid, options)
         if self.options.get("mode") == "simulation":
             self.func = _with_stored_results(self.func)
-        self._shared = self.options.setdefault("_shared", {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if active_or_none() is not None:
             return self.func(*args, **kwargs)
-        chip = _chip_of(self.options)
-        if self.options.get("mode") in ("benchmark", "profile"):
-            traced, _ = trace(self.func, self.grid, args, kwargs, chip, capacity=False, dialect=CLASSIC)
-            self._shared["benchmark_result"] = BenchmarkResult(traced.timing, self.options.get("iters", 100))
-            _write_artifacts(self.options, traced)
-            if self.options.get("mode") == "benchmark":
-                return None
-        return call(self.func, self.grid, args, kwargs, CLASSIC, chip, check=False)
-
-    @property
-    def benchmark_result(self) -> BenchmarkResult:
-        """Latency of the last call."""
-        return self._shared["benchmark_result"]
+        chip, check, mode = _chip_of(self.options), _checked(self.options), self.options.get("mode")
+        if mode == "benchmark" and on_host_arrays(args, kwargs):  # values are not asked for
+            traced, _ = trace(self.func, self.grid, args, kwargs, chip, capacity=check, dialect=CLASSIC)
+            self.measure(traced)
+            return None
+        observe = self.measure if mode in ("benchmark", "profile") else ignore
+        result = call(self.func, self.grid, args, kwargs, CLASSIC, chip, check, observe)
+        return None if mode == "benchmark" else result
 
 
 def _with_stored_results(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,47 +66,21 @@ def _store(value: Any) -> Any:
     return type(value)(_store(item) for item in value) if type(value) in (list, tuple) else value
 
 
+def _checked(options: dict[str, Any]) -> bool:
+    """Whether a kernel is checked: by its ``check=``, else under OPENTRN_STRICT=1.
+
+    Unchecked, as under the public tools, memory that nothing has written reads as NaN. Nor is it an error
+    that tiles in use at the same time need more SBUF than there is: the classic compiler moves such tiles to
+    HBM and back (it does in the public batched matmul). A single tile that no partition holds always is one.
+    In neither mode is the sum of all tiles a measure: the place of a tile is free after its last use.
+    """
+    wanted = options.get("check")
+    return settings.get("OPENTRN_STRICT") == "1" if wanted is None else bool(wanted)
+
+
 def _chip_of(options: dict[str, Any]) -> str | None:
     wanted = options.get("platform_target")
     return target.named(wanted, "platform_target") if wanted else None
-
-
-def _profiled_runs(options: dict[str, Any]) -> list[int]:
-    """Which of the `num_execs` runs are profiled: every `profile_nth`, counted from one."""
-    runs, every = int(options.get("num_execs") or 1), int(options.get("profile_nth") or 1)
-    return list(range(every, runs + 1, every)) or [every]
-
-
-def _write_artifacts(options: dict[str, Any], traced: Traced) -> None:
-    """The files of `benchmark` and `profile` under the names that callers chose, where the public tools put
-    them: the program, one Perfetto trace per profiled run (`NAME_exec_N`, all equal), and a report of each as
-    JSON."""
-    from opentrn.nki.report import summary, write_trace
-
-    folder = Path(options.get("working_directory") or ".")
-    program, trace_name = options.get("save_neff_name"), options.get("save_trace_name")
-    if not program and not trace_name:
-        return
-    reports = folder / "json_reports"
-    existing = [folder / name for name in (program, trace_name) if name and (folder / name).exists()]
-    if options.get("overwrite") is False and existing:
-        raise ConfigurationError(
-            f"{existing[0]} exists", cure="pass overwrite=True, or another working_directory"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    if program:
-        (folder / program).write_bytes(traced.program.to_bytes())
-    if not trace_name:
-        return
-    profiling = options.get("mode") == "profile"
-    for number in _profiled_runs(options) if profiling else [1]:
-        stem = Path(trace_name)
-        name = stem.name if number == 1 else f"{stem.stem}_exec_{number}{stem.suffix}"
-        write_trace(traced.recorded, traced, folder / stem.parent / name)
-        if profiling:
-            reports.mkdir(exist_ok=True)
-            report = json.dumps(summary(traced.timing, traced), indent=2)
-            (reports / f"{Path(name).stem}.json").write_text(report + "\n")
 
 
 def _decorator(mode: str, func: Any, options: dict[str, Any]) -> Any:
@@ -126,13 +92,15 @@ def _decorator(mode: str, func: Any, options: dict[str, Any]) -> Any:
 def _decorator_of(mode: str, options: dict[str, Any], func: Any) -> ClassicKernel:
     inner = func.func if isinstance(func, Kernel) else func
     inherited = (
-        {k: v for k, v in func.options.items() if k == "platform_target"} if isinstance(func, Kernel) else {}
+        {k: v for k, v in func.options.items() if k in ("platform_target", "check")}
+        if isinstance(func, Kernel)
+        else {}
     )
     return ClassicKernel(inner, getattr(func, "grid", None), {**inherited, **options, "mode": mode})
 
 
 def jit(func: Any = None, mode: str = "auto", **kwargs: Any) -> Any:
-    """Decorator of kernels."""
+    """Decorator of kernels. check=True (ours): as for `simulate_kernel`."""
     return _decorator(mode, func, kwargs)
 
 
@@ -157,10 +125,17 @@ def profile(func: Any = None, **kwargs: Any) -> Any:
 
 
 def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a kernel on NumPy arrays."""
+    """Run a kernel on NumPy arrays.
+
+    check=True (ours): reads of what nothing has written, and more SBUF in use than there is, raise. What a
+    mask leaves out of a tile counts as not written. A kernel's own parameter of that name goes before it.
+    """
     function = kernel.func if isinstance(kernel, Kernel) else kernel
     options = kernel.options if isinstance(kernel, Kernel) else {}
-    return run(function, getattr(kernel, "grid", None), args, kwargs, _chip_of(options), CLASSIC, check=False)
+    if "check" in kwargs and "check" not in signature(function).parameters:
+        options = {**options, "check": kwargs.pop("check")}
+    grid, chip = getattr(kernel, "grid", None), _chip_of(options)
+    return run(function, grid, args, kwargs, chip, CLASSIC, check=_checked(options))
 
 
 __all__ = [
