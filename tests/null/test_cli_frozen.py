@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from opentrn.cli import kernel_command, program_command, run_command, trace_command
 from opentrn.cli import main as cli
-from opentrn.cli import run_command, trace_command
 
 FOLDER = Path(cli.__file__).parent
 COMMANDS = ["run", "predict", "check", "trace", "program", "kernel", "quality", "chips", "version"]
@@ -22,6 +22,21 @@ TRACE_OPTIONS = {
     "export": {"--output", "-o", "--format", "--json", "--help"},
     "show": {"--report", "--json", "--help"},
     "schema": {"--json", "--help"},
+}
+_KERNEL_CALL = {"--args", "-a", "--grid", "--chip", "--json", "--help"}
+KERNEL_OPTIONS = {
+    "run": _KERNEL_CALL | {"--relaxed", "--activation-ranges", "--out", "--program", "--trips"},
+    "time": _KERNEL_CALL | {"--program", "--trips"},
+    "profile": _KERNEL_CALL | {"--trace"},
+    "check": {"--help"},
+}
+_PROGRAM = {"--chip", "--dtype", "--help"}
+PROGRAM_OPTIONS = {
+    "print": _PROGRAM | {"--output", "-o"},
+    "verify": _PROGRAM | {"--symbol", "-s"},
+    "time": _PROGRAM | {"--symbol", "-s", "--path", "--trips", "--json"},
+    "diff": _PROGRAM | {"--symbol", "-s"},
+    "kernels": {"--json", "--help"},
 }
 
 
@@ -43,6 +58,14 @@ def test_run_options():
 def test_trace_options():
     group = typer.main.get_command(trace_command.app)
     assert {name: options(command) for name, command in group.commands.items()} == TRACE_OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("module", "promised"), [(kernel_command, KERNEL_OPTIONS), (program_command, PROGRAM_OPTIONS)]
+)
+def test_options_of_kernels_and_programs(module, promised):
+    group = typer.main.get_command(module.app)
+    assert {name: options(command) for name, command in group.commands.items()} == promised
 
 
 def children_seconds() -> float:

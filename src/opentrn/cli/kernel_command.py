@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
+
+from opentrn.errors import ConfigurationError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
@@ -14,12 +17,56 @@ KernelName = Annotated[str, typer.Argument(metavar="FILE:KERNEL", help="e.g. mat
 Arguments = Annotated[
     list[str] | None,
     typer.Option(
-        "--args", "-a", help="One argument: bfloat16[128,512], zeros:int32[1,1], x.npy, scale=0.5. Repeat."
+        "--args",
+        "-a",
+        metavar="ARGUMENT...",
+        help="Arguments: bfloat16[128,512], zeros:int32[1,1], x.npy, scale=0.5. One or several; may be repeated.",  # noqa: E501
     ),
 ]
 Grid = Annotated[str | None, typer.Option(help="Launch grid: 2 for both cores; 1,3 for classic programs.")]
 Chip = Annotated[str | None, typer.Option(help="trn1, trn2 or trn3; else the environment's.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+ProgramFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--program",
+        metavar="FILE",
+        help="Write the kernel's program: bytes, or text for a .txt name. `opentrn program` reads both.",
+    ),
+]
+Trips = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="Assumed passes of loops whose bound is a register; else 1."),
+]
+
+
+class SeveralArguments(typer.core.TyperCommand):
+    """A command whose `--args` takes the values up to the next option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _repeated(args))
+
+
+def _repeated(tokens: list[str]) -> list[str]:
+    """``K --args A B`` as ``K --args A --args B``. Behind a `--args` that comes before FILE:KERNEL only one
+    value is taken.
+    """
+    result: list[str] = []
+    taking = 0  # values taken since the last --args; 0: not behind one
+    named = False
+    for token in tokens:
+        option = token.startswith("-") and not token[1:2].isdigit()
+        if option:
+            taking = 1 if token in ("--args", "-a") else 0
+        elif taking and (taking == 1 or named):
+            if taking > 1:
+                result.append("--args")
+            taking += 1
+        else:
+            named = named or ":" in token
+            taking = 0
+        result.append(token)
+    return result
 
 
 @app.callback()
@@ -42,14 +89,40 @@ def _traced(kernel: str, args: list[str] | None, grid: str | None, chip: str | N
     )
 
 
-@app.command()
+def _write_program(program: Any, path: Path | None) -> None:
+    if path is None:
+        return
+    data = program.text().encode() if path.suffix == ".txt" else program.to_bytes()
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the program cannot be written to '{path}': {error.strerror}", cure="name a writable file"
+        ) from error
+
+
+def _timing(traced: Any, trips: int | None) -> Any:
+    if trips is None:
+        return traced.timing
+    from opentrn.core.timing import assume_trips, time
+
+    return time(traced.program, registers=assume_trips(traced.program, trips))
+
+
+@app.command(cls=SeveralArguments)
 def run(
     kernel: KernelName,
     args: Arguments = None,
     grid: Grid = None,
     chip: Chip = None,
     relaxed: Annotated[bool, typer.Option(help="Uninitialised reads give NaN instead of an error.")] = False,
+    activation_ranges: Annotated[
+        bool,
+        typer.Option("--activation-ranges", help="Activation functions have the ranges of the hardware's."),
+    ] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Save the results.")] = None,
+    program: ProgramFile = None,
+    trips: Trips = None,
     as_json: AsJson = False,
 ) -> None:
     """Execute a kernel, print its results' statistics and its time."""
@@ -60,8 +133,12 @@ def run(
     from opentrn.nki.traced import collect_results
 
     traced, arrays = _traced(kernel, args, grid, chip)
-    result = collect_results(traced, engine_hook.execute(traced.program, arrays, check=not relaxed), arrays)
-    timing = traced.timing
+    _write_program(traced.program, program)
+    values = engine_hook.execute(
+        traced.program, arrays, check=not relaxed, activation_ranges=activation_ranges
+    )
+    result = collect_results(traced, values, arrays)
+    timing = _timing(traced, trips)
     if out is not None:
         results = result if isinstance(result, (list, tuple)) else [result]
         np.savez(out, *results)
@@ -72,19 +149,26 @@ def run(
     print("\n".join([*lines, timing.table()]))
 
 
-@app.command()
+@app.command(cls=SeveralArguments)
 def time(
-    kernel: KernelName, args: Arguments = None, grid: Grid = None, chip: Chip = None, as_json: AsJson = False
+    kernel: KernelName,
+    args: Arguments = None,
+    grid: Grid = None,
+    chip: Chip = None,
+    program: ProgramFile = None,
+    trips: Trips = None,
+    as_json: AsJson = False,
 ) -> None:
     """Time a kernel without executing it: cycles, engines, bytes, what bounds it, the longest stalls."""
     from opentrn.nki.report import summary
 
     traced, _ = _traced(kernel, args, grid, chip)
-    timing = traced.timing
+    _write_program(traced.program, program)
+    timing = _timing(traced, trips)
     print(json_format.dumps(summary(timing, traced)) if as_json else timing.table())
 
 
-@app.command()
+@app.command(cls=SeveralArguments)
 def profile(
     kernel: KernelName,
     args: Arguments = None,

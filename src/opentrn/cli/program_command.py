@@ -130,18 +130,23 @@ def time(
     chip: str = "",
     dtype: str = "bfloat16",
     path: bool = False,
+    trips: Annotated[
+        int | None, typer.Option(min=0, help="Assumed passes of loops whose bound is a register.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Simulate when every instruction runs: engines, bytes, stalls, what bounds it."""
+    from opentrn.core.timing import assume_trips
     from opentrn.core.timing import time as simulate
 
     program = load(source, chip, dtype)
-    timing = simulate(program, parse_symbols(symbol), record=path)
+    registers = None if trips is None else assume_trips(program, trips)
+    timing = simulate(program, parse_symbols(symbol), record=path, registers=registers)
     if as_json:
         typer.echo(json.dumps({
             "program": timing.program, "chip": timing.chip, "nanoseconds": timing.nanoseconds, "busy": timing.busy,  # noqa: E501
             "bytes": timing.bytes, "flops": timing.flops, "instructions": timing.instructions, "bound": timing.bound,  # noqa: E501
-            "kind": "simulated", "roofline": timing.roofline,
+            "kind": "simulated", "roofline": timing.roofline, "assumptions": timing.assumptions,
         }))  # fmt: skip
         return
     typer.echo(timing.table())

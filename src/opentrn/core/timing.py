@@ -11,6 +11,7 @@ import numpy as np
 from opentrn.core import _C
 from opentrn.core.machine import constants
 from opentrn.core.program import Program
+from opentrn.core.text import BINARY, CONSTANT, EXPRESSION, LOOPS, REGISTER
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync", "dma")
 
@@ -103,8 +104,9 @@ class Timing:
         }
 
     def table(self) -> str:
-        """What a kernel author wants to know, as lines of text."""
+        """What a kernel author wants to know, as lines of text; what the figures assume comes first."""
         lines = [
+            *(f"assumed: {text}" for text in self.assumptions),
             f"{self.program} on {self.chip}: {self.nanoseconds / 1e3:.3f} µs simulated, {self.cycles():.0f} Tensor cycles, "  # noqa: E501
             f"{self.instructions} instructions, bound by {self.bound}",
             f"{'engine':<8}{'busy µs':>12}{'share':>8}{'instructions':>14}",
@@ -124,7 +126,6 @@ class Timing:
             lines.append(
                 f"stall {stall.nanoseconds / 1e3:.3f} µs: {stall.engine} {stall.instruction} {stall.cause} ({stall.source})"  # noqa: E501
             )
-        lines += [f"assumed: {text}" for text in self.assumptions]
         return "\n".join(lines)
 
 
@@ -167,3 +168,56 @@ def time(
         assumptions=raw["assumptions"],
         intervals=raw["intervals"],
     )
+
+
+def assume_trips(program: Program, trips: int) -> dict[str, int]:
+    """The `registers` of `time` with which loops whose bound is loaded from memory, and while loops, run
+    `trips` times.
+
+    Bounds that are no linear function of one loaded register get the trip count as that register's value.
+    """
+    tables = program.tables()
+    names = tables["registers"]
+    moves = _register_moves(tables)
+    assumed = {f"while {name}": trips for name in names}
+    for _, start, stop, step, _, kind, _ in tables["loops"]:
+        if LOOPS[kind] == "while":
+            continue
+        first, last, by = (_linear(tables, moves, index) for index in (start, stop, step))
+        wanted = first.pop(None, 0) + trips * by.pop(None, 1) - last.pop(None, 0)
+        for register, factor in last.items():
+            known = not first and not by and len(last) == 1 and factor > 0
+            assumed[names[register]] = -(-wanted // factor) if known else trips
+    return assumed
+
+
+def _register_moves(tables: dict[str, Any]) -> dict[int, int]:
+    """Registers that are set once, by an expression, and that expression."""
+    found: dict[int, list[int]] = {}
+    for name, _, arguments, *_ in tables["instructions"]:
+        if name == "register_move":
+            (_, target), (kind, source) = tables["arguments"][arguments][:2]
+            register = tables["expressions"][target][1]
+            found.setdefault(register, []).append(source if kind == EXPRESSION else -1)
+    return {
+        register: sources[0] for register, sources in found.items() if len(sources) == 1 and sources[0] >= 0
+    }
+
+
+def _linear(tables: dict[str, Any], moves: dict[int, int], index: int) -> dict[int | None, int]:
+    """An expression as register → factor, None → constant. What is not linear has factor 0."""
+    kind, a, b, value = tables["expressions"][index]
+    if kind == CONSTANT:
+        return {None: value}
+    if kind == REGISTER:
+        rest = {register: source for register, source in moves.items() if register != a}
+        return _linear(tables, rest, moves[a]) if a in moves else {a: 1}
+    if kind < REGISTER:
+        return {}
+    left, right = _linear(tables, moves, a), _linear(tables, moves, b)
+    if BINARY[kind] == "+":
+        return {key: left.get(key, 0) + right.get(key, 0) for key in (*left, *right)}
+    constant, other = (left, right) if left.keys() <= {None} else (right, left)
+    if BINARY[kind] == "*" and constant.keys() <= {None}:
+        return {key: factor * constant.get(None, 0) for key, factor in other.items()}
+    return dict.fromkeys((key for key in (*left, *right) if key is not None), 0)
