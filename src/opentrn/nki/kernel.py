@@ -78,6 +78,8 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if active_or_none() is not None:
             return self.func(*args, **kwargs)
+        if self.options.get("strict"):
+            _refuse(self.func)
         return call(self.func, self.grid, args, kwargs)
 
     def __repr__(self) -> str:
@@ -117,7 +119,10 @@ def call(
 
 
 def jit(func: Callable[..., Any] | None = None, mode: str = "auto", **kwargs: Any) -> Any:
-    """Decorator of kernels. `mode` and the other options of the real compiler are accepted and ignored."""
+    """Decorator of kernels. `mode` and the other options of the real compiler are accepted and ignored.
+
+    strict=True (ours): calls raise UnsupportedError for Python that the real compiler refuses, with its line.
+    """
     if func is None:
         return functools.partial(jit, mode=mode, **kwargs)
     if isinstance(func, Kernel):
@@ -149,14 +154,26 @@ class Simulated:
         return run_ranks(self.function, self.grid, calls, **self.options)
 
 
-def simulate(kernel: Any, **options: Any) -> Simulated:
+def _refuse(function: Callable[..., Any]) -> None:
+    from opentrn.nki.check import refuse  # which reads kernels of this module
+
+    refuse(function)
+
+
+def simulate(kernel: Any, strict: bool = False, **options: Any) -> Simulated:
     """A callable that runs a kernel on the virtual core.
 
     check=False: uninitialised reads give NaN (4 for integers) and races pass, as in the official simulator;
     step_limit: instructions after which a kernel counts as endless (10 million, or OPENTRN_STEP_LIMIT);
     on_print: receives `device_print`.
+    activation_ranges=True: activation functions have the ranges that the hardware's tables cover, as NKI
+    documents them: inputs outside raise UndefinedBehaviourError, and sin extrapolates beyond pi.
+    strict=True: raises UnsupportedError for Python that the real kernel compiler refuses, with its line
+    (`opentrn.nki.check`).
     """
     function, grid = unwrap(kernel)
+    if strict or getattr(kernel, "options", {}).get("strict"):
+        _refuse(function)
     return Simulated(function, grid, options)
 
 
