@@ -60,3 +60,13 @@ def test_the_table_lists_every_kernel_with_its_role() -> None:
     for row in rows():
         assert row.name in text and row.role in ("fit", "check")
     assert "unvalidated" in text
+
+
+def test_what_is_far_off_has_a_word_beside_it() -> None:
+    text = table()
+    far = [row for row in rows() if abs(row.error) > 0.25]
+    assert far
+    for row in far:
+        line = next(line for line in text.splitlines() if line.startswith(row.name))
+        mark = line[line.rindex("(") :]
+        assert any(note.startswith(mark + " ") for note in text.splitlines()), line
