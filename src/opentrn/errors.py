@@ -19,10 +19,16 @@ class OpenTRNError(RuntimeError):
 
     def __init__(self, cause: str, *, where: str | None = None, cure: str | None = None) -> None:
         self.cause, self.where, self.cure = cause, where, cure
-        lines = [cause if where is None else f"{cause} (at {where})"]
-        if cure:
-            lines.append(f"  what to do: {cure}")
-        super().__init__("\n".join(lines))
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        first = self.cause if self.where is None else f"{self.cause} (at {self.where})"
+        return f"{first}\n  what to do: {self.cure}" if self.cure else first
+
+    def reword(self, *, cause: str | None = None, where: str | None = None) -> None:
+        """Say more than was known where the error was raised."""
+        self.cause, self.where = cause or self.cause, where or self.where
+        self.args = (self._text(),)
 
 
 class ConfigurationError(OpenTRNError):
@@ -31,10 +37,26 @@ class ConfigurationError(OpenTRNError):
     category = "configuration"
 
 
+class ArgumentTypeError(ConfigurationError, TypeError):
+    """An argument of a kind that its function does not take: a TypeError, as Python's own."""
+
+
+class ArgumentValueError(ConfigurationError, ValueError):
+    """An argument whose value its function does not take: a ValueError, as Python's own."""
+
+
+class ArgumentAttributeError(ConfigurationError, AttributeError):
+    """An attribute of something that is no tensor: an AttributeError, as Python's own."""
+
+
 class UnsupportedError(OpenTRNError):
     """What the real chip cannot do (docs/unsupported.md lists it with reasons)."""
 
     category = "unsupported"
+
+
+class UnknownValueError(UnsupportedError, TypeError):
+    """The values of a tensor are asked for while a kernel is traced, when there are none."""
 
 
 class UnimplementedError(OpenTRNError):

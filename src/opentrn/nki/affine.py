@@ -6,9 +6,22 @@ hold exactly the affine ones, so `Affine` is closed under ``+ - *`` with constan
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
-from opentrn.errors import UnsupportedError
+from opentrn.errors import ArgumentTypeError, OpenTRNError, UnsupportedError
+
+
+def whole_number(value: Any, what: str) -> int:
+    """`value` as an int. Raises ArgumentTypeError for anything else, 4.0 included."""
+    try:
+        return operator.index(value)
+    except OpenTRNError:
+        raise
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{what} takes integers, not {value!r}", cure="pass an int; x // y divides integers"
+        ) from None
 
 
 class Symbol:

@@ -6,6 +6,7 @@ from typing import Any
 
 from opentrn.errors import UnsupportedError
 from opentrn.nki import enums
+from opentrn.nki.affine import whole_number
 from opentrn.nki.enums import engine as engines
 from opentrn.nki.instruction import (
     Axes,
@@ -201,7 +202,7 @@ def rand_get_state(dst: Write, engine: Engine = _UNKNOWN, name: Plain = None) ->
 # -- registers -------------------------------------------------------------------------------------------
 def register_alloc(x: int | None = None) -> VirtualRegister:
     """A register, optionally with a value."""
-    return new_register(active(), None if x is None else int(x))
+    return new_register(active(), None if x is None else whole_number(x, "register_alloc"))
 
 
 def _register(value: Any) -> VirtualRegister:

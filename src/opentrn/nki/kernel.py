@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.errors import ConfigurationError
+from opentrn.errors import ArgumentTypeError, ConfigurationError
 from opentrn.nki import engine_hook, torch_calls
 from opentrn.nki.arguments import is_array, rebuild
+from opentrn.nki.faults import caller_line
 from opentrn.nki.traced import MODERN, Dialect, Traced, collect_results, name_of_kernel, trace
 from opentrn.nki.tracing import active_or_none
 
@@ -132,6 +133,19 @@ def jit(func: Callable[..., Any] | None = None, mode: str = "auto", **kwargs: An
     return Kernel(func, None, {"mode": mode, **kwargs})
 
 
+# What `nki.simulate` takes: how the core runs a program, and the chip.
+_OPTIONS = (
+    "check",
+    "step_limit",
+    "on_print",
+    "chip",
+    "activation_ranges",
+    "parallel",
+    "uninitialised",
+    "zero_outputs",
+)
+
+
 class Simulated:
     """``nki.simulate(kernel)``: NumPy arrays in, NumPy arrays out. ``[lnc]`` chooses the cores."""
 
@@ -174,6 +188,13 @@ def simulate(kernel: Any, strict: bool = False, **options: Any) -> Simulated:
     function, grid = unwrap(kernel)
     if strict or getattr(kernel, "options", {}).get("strict"):
         _refuse(function)
+    unknown = [name for name in options if name not in _OPTIONS]
+    if unknown:
+        raise ArgumentTypeError(
+            f"nki.simulate has no option {unknown[0]!r}",
+            where=caller_line(),
+            cure=f"one of {', '.join(_OPTIONS)}",
+        )
     return Simulated(function, grid, options)
 
 

@@ -26,13 +26,13 @@ _RANK = {"bool": 0, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 3,
 
 def ndarray(shape: Any, dtype: Any, buffer: Any = _SBUF, name: str = "", address: Any = None) -> NkiTensor:
     """A new tensor with undefined contents. address: (start partition, byte offset) pins it on chip."""
-    return active().allocate(shape, dtype, buffer, name, address)
+    return active().allocate(shape, dtype, buffer, name, address, bool(name))
 
 
 def full(shape: Any, fill_value: Any, dtype: Any, buffer: Any = _SBUF, name: str = "") -> NkiTensor:
     """A new tensor filled with one value."""
     tracer = active()
-    result = tracer.allocate(shape, dtype, buffer, name, None)
+    result = tracer.allocate(shape, dtype, buffer, name, None, bool(name))
     if result._storage.on_chip:
         tracer.emit(
             "memset", dst=tracer.write(result), value=tracer.scalar(fill_value), engine="unknown", name=None

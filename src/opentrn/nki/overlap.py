@@ -56,6 +56,11 @@ def box_of(tensor: NkiTensor) -> Box:
     )
 
 
+def _name(storage: Storage) -> str:
+    """Its name in the program: one that says where it was made if the user gave it none."""
+    return storage.program_name or storage.name
+
+
 class PinnedTensors:
     """Follows the pinned tensors of one kernel; told of every read and write of them, in program order."""
 
@@ -90,8 +95,8 @@ class PinnedTensors:
             common = lost.meets(box)
             if common is not None:
                 raise UndefinedBehaviourError(
-                    f"{tensor.name!r} is read where {by.name!r}, pinned over it, has written since "
-                    f"({common}; written at {line})",
+                    f"{_name(tensor._storage)!r} is read where {_name(by)!r}, pinned over it, has written "
+                    f"since ({common}; written at {line})",
                     where=where,
-                    cure=f"place them apart, or read {by.name!r} where that is meant",
+                    cure=f"place them apart, or read {_name(by)!r} where that is meant",
                 )

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from opentrn.errors import UnsupportedError
-from opentrn.nki.affine import Affine, Symbol
+from opentrn.errors import ArgumentValueError, UnsupportedError
+from opentrn.nki.affine import Affine, Symbol, whole_number
 from opentrn.nki.tensor import NKIObject
 from opentrn.nki.tracing import Tracer, active, active_or_none
 
@@ -123,11 +123,24 @@ def _while_at(filename: str, line: int) -> int | None:
 def static_range(start: Any, stop: Any = None, step: int = 1, **_: Any) -> Iterator[int]:
     """A loop that is unrolled while the kernel is traced (also `affine_range`, `sequential_range`)."""
     bounds = (0, start, step) if stop is None else (start, stop, step)
-    values = range(*(int(bound) for bound in bounds))
+    first, last, stride = (_constant(bound) for bound in bounds)
+    if stride == 0:
+        raise ArgumentValueError("the step of a range is not 0", cure="a positive or a negative integer")
+    values = range(first, last, stride)
     tracer = active_or_none()
     if tracer is None or len(values) < 3:
         return iter(values)
     return _unrolled(tracer, values)
+
+
+def _constant(bound: Any) -> int:
+    if isinstance(bound, (VirtualRegister, Affine)):
+        raise UnsupportedError(
+            "a loop that unrolls while the kernel is traced has no register as bound: its value exists "
+            "only on the device",
+            cure="nl.dynamic_range takes registers",
+        )
+    return whole_number(bound, "a range")
 
 
 def _unrolled(tracer: Tracer, values: range) -> Iterator[int]:
@@ -153,7 +166,14 @@ def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[Any]:
     if tracer.in_no_reorder:
         raise UnsupportedError("dynamic_range is not supported inside nl.no_reorder()", where=tracer.where)
     first, last = (0, start) if stop is None else (start, stop)
-    return _dynamic(tracer, tracer.expression(first), tracer.expression(last), step)
+    return _dynamic(tracer, _bound(tracer, first), _bound(tracer, last), step)
+
+
+def _bound(tracer: Tracer, value: Any) -> Any:
+    """A register as the builder's expression, or an integer."""
+    if isinstance(value, (VirtualRegister, Affine)) or hasattr(value, "as_affine"):
+        return tracer.expression(value)
+    return whole_number(value, "dynamic_range")
 
 
 def _dynamic(tracer: Tracer, first: Any, last: Any, step: int) -> Iterator[Any]:

@@ -16,12 +16,13 @@ import math
 from typing import Any
 
 from opentrn.core._C import cut_view, describe_views, view_pattern
-from opentrn.errors import OutOfBoundsError, UnsupportedError
+from opentrn.errors import ArgumentValueError, OutOfBoundsError, UnsupportedError
 from opentrn.nki import version
-from opentrn.nki.affine import Affine
+from opentrn.nki.affine import Affine, whole_number
 from opentrn.nki.dtypes import ITEMSIZE, name_of
 from opentrn.nki.enums import HBM, ON_CHIP, MemoryRegion
 from opentrn.nki.named_views import Indirect, NamedViews
+from opentrn.nki.unvalued import refuse_values
 
 
 class NKIObject:
@@ -272,8 +273,7 @@ class NkiTensor(NamedViews, NKIObject):
         new_dtype = self.dtype if dtype is None else name_of(dtype)
         if not isinstance(offset, (Affine, int)):
             offset = int(offset)
-        steps = tuple(int(pair[0]) for pair in pattern)
-        counts = tuple(int(pair[1]) for pair in pattern)
+        steps, counts = _pairs(pattern, self)
         if not counts or min(counts) < 1:
             raise OutOfBoundsError(f"{self.name}.ap(): the pattern {pattern} has an empty dimension")
         if storage.on_chip:
@@ -392,6 +392,7 @@ class NkiTensor(NamedViews, NKIObject):
     reinterpret_cast = view
 
 
+refuse_values(NkiTensor)
 describe_views(NkiTensor, Storage)
 
 
@@ -425,6 +426,22 @@ def _exact(value: Any, old: int, new: int, tensor: NkiTensor) -> Any:
     return value * old // new
 
 
+def _pairs(pattern: Any, tensor: NkiTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Steps and counts of a pattern."""
+    try:
+        pairs = [(step, count) for step, count in pattern]
+    except (TypeError, ValueError):
+        raise ArgumentValueError(
+            f"{tensor.name}.ap(): the pattern is pairs of [step, count], not {pattern!r}",
+            cure="e.g. [[512, 128], [1, 512]]",
+        ) from None
+    what = f"{tensor.name}.ap()"
+    return (
+        tuple(whole_number(step, what) for step, _ in pairs),
+        tuple(whole_number(count, what) for _, count in pairs),
+    )
+
+
 def _expand_ellipsis(key: tuple[Any, ...], rank: int, tensor: NkiTensor) -> tuple[Any, ...]:
     given = sum(1 for item in key if item is not Ellipsis)
     if given > rank:
@@ -435,14 +452,19 @@ def _expand_ellipsis(key: tuple[Any, ...], rank: int, tensor: NkiTensor) -> tupl
     return key[:at] + (slice(None),) * (rank - given) + key[at + 1 :]
 
 
+def _bound(value: Any) -> Any:
+    value = getattr(value, "as_affine", value)
+    return value if isinstance(value, Affine) else whole_number(value, "a slice")
+
+
 def _slice(item: slice, count: int, axis: int, tensor: NkiTensor) -> tuple[Any, int, int]:
     start, stop, stride = item.start, item.stop, item.step
     if stride is None:
         stride = 1
-    elif stride < 1:
+    elif whole_number(stride, "a slice") < 1:
         raise UnsupportedError(f"{tensor.name}: slices need a positive step, got {stride}")
-    start = 0 if start is None else getattr(start, "as_affine", start)
-    stop = count if stop is None else getattr(stop, "as_affine", stop)
+    start = 0 if start is None else _bound(start)
+    stop = count if stop is None else _bound(stop)
     if isinstance(start, Affine) or isinstance(stop, Affine):
         extent = stop - start
         if isinstance(extent, Affine):
@@ -457,7 +479,7 @@ def _slice(item: slice, count: int, axis: int, tensor: NkiTensor) -> tuple[Any, 
     length = -(-(stop - start) // stride)
     if length < 1:
         raise OutOfBoundsError(f"{tensor.name}: slice {item.start}:{item.stop} of dimension {axis} is empty")
-    return int(start), int(length), int(stride)
+    return start, length, stride
 
 
 def _other_index(item: Any, count: int, axis: int, tensor: NkiTensor) -> tuple[Any, int | None]:

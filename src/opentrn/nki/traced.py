@@ -26,6 +26,7 @@ import numpy as np
 
 from opentrn.errors import ConfigurationError, UnsupportedError
 from opentrn.nki import engine_hook, target, version
+from opentrn.nki.affine import whole_number
 from opentrn.nki.arguments import (
     NotCacheable,
     flatten_result,
@@ -38,6 +39,7 @@ from opentrn.nki.arguments import (
 )
 from opentrn.nki.dtypes import name_of
 from opentrn.nki.enums import MemoryRegion
+from opentrn.nki.faults import counted_holders, definition_line, explained
 from opentrn.nki.overlap import PinnedTensors
 from opentrn.nki.tensor import NkiTensor
 from opentrn.nki.tracing import Tracer
@@ -82,7 +84,8 @@ def launch_of(grid: Any) -> Launch:
     """The launch of a modern kernel: one program per core. Raises beyond two cores."""
     if grid is None:
         return Launch((), (((0,),),))
-    sizes = tuple(int(extent) for extent in (grid if isinstance(grid, (tuple, list)) else (grid,)))
+    extents = grid if isinstance(grid, (tuple, list)) else (grid,)
+    sizes = tuple(whole_number(extent, "a launch grid") for extent in extents)
     cores = int(np.prod(sizes))
     if cores not in (1, 2):
         raise UnsupportedError(
@@ -259,12 +262,14 @@ class Call:
                     positional, named = _arguments(
                         parameters, {k: rebuild(v, k, bind_array) for k, v in self.arguments.items()}
                     )
-                    returned = self.function(*positional, **named)
+                    with explained(self.arguments):
+                        returned = self.function(*positional, **named)
                     self.dialect.end(tracer)
                     result = returned if result is None else result
-            outputs = flatten_result(result)
-            updated = tracer.mark_outputs(outputs)
-            program = tracer.builder.finish(self.capacity)
+            with explained({}, definition_line(self.function)), counted_holders(tracer.places):
+                outputs = flatten_result(result)
+                updated = tracer.mark_outputs(outputs)
+                program = tracer.builder.finish(self.capacity)
         inputs = {name: name.removeprefix("input_") for name in tracer.inputs}
         tracer.release()
         return Traced(program, inputs, result, updated, self.chip, launch.cores, outputs)
@@ -285,17 +290,18 @@ def trace(
 
     capacity=False: automatic tensors may exceed SBUF, as in the official simulator.
     """
-    call = Call(
-        function,
-        dialect.launch(grid),
-        bind(function, args, kwargs),
-        chip or target.chip(),
-        dialect,
-        rank,
-        world,
-        capacity,
-    )
-    return call.traced(), call.arrays()
+    with explained({}):
+        call = Call(
+            function,
+            dialect.launch(grid),
+            bind(function, args, kwargs),
+            chip or target.chip(),
+            dialect,
+            rank,
+            world,
+            capacity,
+        )
+        return call.traced(), call.arrays()
 
 
 # Function → its signature and, where every parameter takes one positional argument, their names.

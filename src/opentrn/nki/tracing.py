@@ -8,8 +8,10 @@ allocation, as the LNC guide of NKI defines it.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
+from operator import index
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,9 +20,9 @@ import numpy as np
 
 from opentrn import settings
 from opentrn.core._C import record_into
-from opentrn.errors import ConfigurationError, OutOfBoundsError, UnsupportedError
+from opentrn.errors import ArgumentValueError, ConfigurationError, OutOfBoundsError, UnsupportedError
 from opentrn.nki import endless, engine_hook
-from opentrn.nki.affine import Affine, Symbol
+from opentrn.nki.affine import Affine, Symbol, whole_number
 from opentrn.nki.dtypes import ITEMSIZE, name_of
 from opentrn.nki.enums import MemoryRegion, nc_version
 from opentrn.nki.overlap import PinnedTensors
@@ -87,6 +89,7 @@ class Tracer:
         self.loops: list[Any] = []
         self.in_no_reorder = 0
         self.broken_loop: str | None = None
+        self.places: dict[str, tuple[str, int]] = {}  # of tensors on chip, by their names in the program
         self.pending: Any = None  # the classic operation that is held back
         self.peeks = 0
         self.values_known = True  # False: the arguments are placeholders without values
@@ -197,10 +200,22 @@ class Tracer:
         return f"{file}:{line}"
 
     # -- tensors ---------------------------------------------------------------------------------------------
-    def allocate(self, shape: Any, dtype: Any, buffer: MemoryRegion, name: str, address: Any) -> NkiTensor:
-        """A new tensor. address: (start partition, byte offset) or None. Raises OutOfBoundsError."""
+    def allocate(
+        self,
+        shape: Any,
+        dtype: Any,
+        buffer: MemoryRegion,
+        name: str,
+        address: Any,
+        users_name: bool = False,
+    ) -> NkiTensor:
+        """A new tensor. address: (start partition, byte offset) or None. users_name: the kernel gave the
+        name, so that no line is added to it. Raises OutOfBoundsError."""
         self.locate()
-        dims = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+        try:
+            dims = (shape,) if isinstance(shape, int) else tuple(map(index, shape))
+        except TypeError:
+            dims = tuple(whole_number(extent, "the shape of a tensor") for extent in shape)
         if not dims or min(dims) < 1:
             raise OutOfBoundsError(f"a tensor of shape {dims} has no elements", where=self.where)
         dtype = name_of(dtype)
@@ -218,12 +233,15 @@ class Tracer:
                     cure="tile the first dimension by nl.tile_size.pmax",
                 )
             make = self.builder.sbuf if buffer is MemoryRegion.sbuf else self.builder.psum
-            storage.address = address
+            storage.address = None if address is None else _address(address)
+            place = self.builder.line if self._takes_views else self._line
+            storage.program_name = storage.name if users_name else _with_line(storage.name, place)
+            self.places[storage.program_name] = place
             storage.key = make(
-                storage.name,
+                storage.program_name,
                 dims if len(dims) > 1 else (dims[0], 1),
                 dtype,
-                address=None if address is None else (int(address[0]), int(address[1])),
+                address=storage.address,
             )
         elif buffer is MemoryRegion.shared_hbm:
             return self._allocate_shared(storage)
@@ -408,6 +426,22 @@ class Tracer:
     # -- registers and loops ---------------------------------------------------------------------------
     def new_symbol(self, key: Any, name: str) -> Symbol:
         return Symbol(key, name, self)
+
+
+@functools.lru_cache(maxsize=4096)
+def _with_line(name: str, place: tuple[str, int]) -> str:
+    """The name in the program of a tensor that the kernel gives none."""
+    return f"{name} of {Path(place[0]).name}:{place[1]}"
+
+
+def _address(address: Any) -> tuple[int, int]:
+    try:
+        partition, byte = address
+    except (TypeError, ValueError):
+        raise ArgumentValueError(
+            f"address must be (start partition, byte offset), not {address!r}", cure="e.g. (0, 1024)"
+        ) from None
+    return whole_number(partition, "address"), whole_number(byte, "address")
 
 
 def squeeze_pattern(steps: tuple[int, ...], counts: tuple[int, ...], on_chip: bool) -> tuple[Any, Any]:

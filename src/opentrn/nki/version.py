@@ -9,6 +9,7 @@ import os
 
 from opentrn.errors import ConfigurationError
 
+KNOWN = ("0.3.0", "0.4.0", "0.5.0", "0.6.0")
 DEFAULT = (0, 3, 0)
 _current: tuple[int, ...] | None = None
 
@@ -18,13 +19,13 @@ def current() -> tuple[int, ...]:
     global _current
     if _current is None:
         text = os.environ.get("OPENTRN_NKI_VERSION", "")
-        try:
-            _current = tuple(int(part) for part in text.split(".")) if text else DEFAULT
-        except ValueError as error:
-            raise ConfigurationError(
-                f"OPENTRN_NKI_VERSION={text!r} is no version", cure="e.g. 0.5.0"
-            ) from error
+        _current = _parsed(text, "OPENTRN_NKI_VERSION=") if text else DEFAULT
     return _current
+
+
+def text() -> str:
+    """The version in force as `nki.__version__` gives it."""
+    return ".".join(map(str, current()))
 
 
 def at_least(major: int, minor: int) -> bool:
@@ -33,6 +34,13 @@ def at_least(major: int, minor: int) -> bool:
 
 
 def use(text: str | None) -> None:
-    """Choose the version in this process (None: back to the environment's)."""
+    """Choose the version in this process (None: back to the environment's). Raises ConfigurationError."""
     global _current
-    _current = None if text is None else tuple(int(part) for part in text.split("."))
+    _current = None if text is None else _parsed(text)
+
+
+def _parsed(text: str, variable: str = "") -> tuple[int, ...]:
+    for version in KNOWN:
+        if text in (version, version.removesuffix(".0")):
+            return tuple(int(part) for part in version.split("."))
+    raise ConfigurationError(f"{variable}{text!r} is no version of NKI", cure=f"one of {', '.join(KNOWN)}")

@@ -1,5 +1,6 @@
 """The package `nki`."""
 
+from opentrn.nki import version
 from opentrn.nki.kernel import jit, simulate
 from opentrn.nki.modern import collectives, compiler, dtype, isa, language, typing
 from opentrn.nki.modern.benchmarking import benchmark, cpu_simulate, profile
@@ -17,4 +18,9 @@ __all__ = [
     "simulate",
     "typing",
 ]
-__version__ = "0.3.0"
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # follows OPENTRN_NKI_VERSION
+        return version.text()
+    raise AttributeError(f"module 'nki' has no attribute '{name}'")
