@@ -23,7 +23,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("OPENTRN_INSTANCE", "trn2.48xlarge", (), "instance type the process is attached to"),
     Variable("OPENTRN_CHIPS_PATH", "", (), "directory of your own chip files, read first"),
     Variable("OPENTRN_CACHE_DIR", "", (), "where parsed chip files are kept"),
-    Variable("OPENTRN_NKI_VERSION", "", (), "nki release whose behaviour kernels get"),
+    Variable(
+        "OPENTRN_NKI_VERSION", "", (), "nki release whose behaviour kernels get: 0.3.0 (the default) to 0.6.0"
+    ),
     Variable(
         "OPENTRN_STRICT",
         "0",
