@@ -93,8 +93,7 @@ void add_operands(ProgramSignature& signature, const Operands& operands, int64_t
   }
 }
 
-// ---- Normalisation over channels, and losses that pick one element of a row
-// ------------------------------------------
+// ---- Normalisation over channels, and losses that pick one element of a row ---------------------------------------
 
 // The tensor that argument number `argument` of the schema gave.
 const at::TensorBase* given_as(const Ran& ran, uint8_t argument) {
@@ -142,8 +141,7 @@ bool describe_picked(ProgramSignature& signature, const Ran& ran, bool backward)
   return true;
 }
 
-// ---- Rows that indices name
-// ------------------------------------------------------------------------------------------
+// ---- Rows that indices name ---------------------------------------------------------------------------------------
 
 bool is_index(const at::TensorBase& tensor) {
   return tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;

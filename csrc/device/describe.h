@@ -11,7 +11,7 @@ struct Operands {
   c10::SmallVector<const at::TensorBase*, 12> inputs, outputs;
 };
 
-// Whether an operator reads what it writes: all but plain overwriting.
+// Whether an operator does not read what it writes.
 bool overwrites(const OperatorTraits& traits);
 Operands operands_of(const Ran& ran);
 void add_operand(timeline::ProgramSignature& signature, const at::TensorBase& tensor, timeline::Layout layout,

@@ -78,19 +78,12 @@ if "save" in sys.argv:
 """
 
 
+DRY_RUN = [sys.executable, "-m", "opentrn.cli.main", "run", "--from-cuda", "--dry", "--no-trace", "--json"]
+
+
 def run(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict]:
     (folder / "train.py").write_text(SCRIPT)
-    command = [
-        sys.executable,
-        "-m",
-        "opentrn.cli.main",
-        "run",
-        "--from-cuda",
-        "--dry",
-        "--no-trace",
-        "--json",
-    ]
-    command += ["--report", "page.html", "train.py", *arguments]
+    command = [*DRY_RUN, "--report", "page.html", "train.py", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     return done, json.loads(done.stdout.splitlines()[-1])
 
@@ -127,17 +120,7 @@ def test_a_script_that_fits_and_saves_ends_at_the_save_with_its_report(tmp_path:
 
 def test_the_example_of_the_readme_does_not_fit_and_is_timed(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "examples" / "cuda_gpt.py"
-    command = [
-        sys.executable,
-        "-m",
-        "opentrn.cli.main",
-        "run",
-        "--from-cuda",
-        "--dry",
-        "--json",
-        "--no-trace",
-    ]
-    done = subprocess.run([*command, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*DRY_RUN, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     parameters = 50304 * 2048 * 2 + 2048 * 2048 + 24 * (12 * 2048**2 + 13 * 2048) + 2 * 2048

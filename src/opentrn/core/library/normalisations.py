@@ -133,6 +133,20 @@ class Rows:
         self.b.emit("tensor_reduce", dst=part, op="add", data=data, axis=[1])
         self.accumulate(into, part)
 
+    def sum_of(self, into: Any, op: str, chunk: Any, name: str, **more: Any) -> None:
+        """Adds up op(x0) of a chunk, whose values go to the temporary `name`. more: of activation_reduce."""
+        part = self.column("part")
+        self.b.emit(
+            "activation_reduce",
+            dst=chunk.temporary(name),
+            op=op,
+            data=chunk.x[0],
+            reduce_op="add",
+            reduce_res=part,
+            **more,
+        )
+        self.accumulate(into, part)
+
     def scaled(self, column: Any, factor: Any, op: str = "multiply") -> None:
         self.b.emit("tensor_scalar", dst=column, data=column, op0=op, operand0=factor)
 
@@ -160,17 +174,7 @@ def _maximum_and_sum(r: Rows) -> tuple[Any, Any]:
         r.accumulate(largest, part, "maximum")
     minus = r.negated(largest)
     for chunk in r.each((0,)):
-        part = r.column("part")
-        b.emit(
-            "activation_reduce",
-            dst=chunk.temporary("e"),
-            op="exp",
-            data=chunk.x[0],
-            bias=minus,
-            reduce_op="add",
-            reduce_res=part,
-        )
-        r.accumulate(total, part)
+        r.sum_of(total, "exp", chunk, "e", bias=minus)
     return minus, total
 
 
@@ -250,16 +254,7 @@ def _norm(r: Rows, centred: bool, epsilon: float = 1e-6) -> None:
     square = r.column("square", 0.0)
     mean = r.column("mean", 0.0) if centred else None
     for chunk in r.each((0,)):
-        part = r.column("part")
-        b.emit(
-            "activation_reduce",
-            dst=chunk.temporary("squares"),
-            op="square",
-            data=chunk.x[0],
-            reduce_op="add",
-            reduce_res=part,
-        )
-        r.accumulate(square, part)
+        r.sum_of(square, "square", chunk, "squares")
         if mean is not None:
             r.sum(mean, chunk.x[0])
     r.scaled(square, r.n, "divide")

@@ -103,17 +103,7 @@ def _variance(r: Rows, results: dict[str, tuple[Any, str]], root: bool, correcti
     r.scaled(mean, r.n, "divide")
     minus = r.negated(mean)
     for chunk in r.each((0,)):
-        part = r.column("part")
-        b.emit(
-            "activation_reduce",
-            dst=chunk.temporary("squares"),
-            op="square",
-            data=chunk.x[0],
-            bias=minus,
-            reduce_op="add",
-            reduce_res=part,
-        )
-        r.accumulate(total, part)
+        r.sum_of(total, "square", chunk, "squares", bias=minus)
     r.scaled(total, r.n - int(correction), "divide")
     if root:
         b.emit("activation", dst=total, op="sqrt", data=total)
