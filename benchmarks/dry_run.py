@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import re
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 # Bound before a dry run replaces the names in `time`.
 from time import perf_counter
@@ -87,6 +88,13 @@ def dry_seconds(plan: Plan, repeats: int) -> list[float]:
     return times
 
 
+def peak_resident_gb() -> float:
+    """Highest resident memory of this process in GB; getrusage's includes that of the one that started it."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) * 1024 / 1e9
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -99,7 +107,7 @@ def main() -> None:
     meta = meta_seconds(plan, max(arguments.repeats // 2, 1))
     first, *steady = dry_seconds(plan, arguments.repeats)
     step = statistics.median(steady)
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    rss = peak_resident_gb()
     print(
         f"meta step {meta:.3f} s, dry step {step:.3f} s ({step / meta:.2f} ×), first {first:.3f} s, "
         f"{rss:.2f} GB"
