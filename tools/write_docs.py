@@ -35,9 +35,11 @@ def environment_page() -> str:
 
 
 def main() -> None:
+    from opentrn.core import reference
     from opentrn.quality.kernels.page import page
     from opentrn.trace import schema
 
+    reference.TARGET.write_text(reference.document(), encoding="utf-8")
     (ROOT / "docs/nki-library.md").write_text(page(ROOT / "docs/results"), encoding="utf-8")
     (ROOT / "docs/environment.md").write_text(environment_page(), encoding="utf-8")
     (ROOT / "docs/trace-schema.md").write_text(schema.documentation(), encoding="utf-8")

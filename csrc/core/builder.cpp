@@ -142,6 +142,13 @@ Engine Builder::choose_engine(Opcode op, const std::vector<Value>& arguments,
                 std::string(opcode_names[int(op)]) + ": engine '" + wanted + "' cannot execute it", place(),
                 "use one of: " + allowed);
   }
+  if (compiler_engines && !d.compiler_engines.empty()) {
+    auto property = [&](const std::string& what, const std::string& operand) {
+      return formula_property(*chip_, op, Engine::unknown, s, what, operand);
+    };
+    for (const auto& [when, engine] : d.compiler_engines)
+      if (when.evaluate(property) != 0) return engine;
+  }
   if (op == Opcode::tensor_tensor) {
     bool integer = true, psum = false;
     for (int n = 0; n < 3; ++n) {

@@ -11,6 +11,7 @@ class Builder {
  public:
   Builder(const std::string& chip, int cores, const std::string& name);
   std::shared_ptr<Program> program;
+  bool compiler_engines = false;  // open engines are chosen as the classic compiler does, by the instruction table
 
   void select_core(int core);
   void set_source(const std::string& file, int line) { set_source(program->intern_text(file), line); }

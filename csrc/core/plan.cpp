@@ -312,6 +312,7 @@ double formula_property(const Chip& chip, Opcode op, Engine engine, const std::v
          std::string("a formula of ") + opcode_names[int(op)] + " names '" + operand + "', which is no operand");
   const ArgumentShape& s = shapes[n];
   if (property == "present") return s.access;
+  if (property == "given") return s.present;
   if (property == "value" || property == "true") return s.number;
   if (property == "length") return double(s.length);
   if (property == "first") return double(s.item[0]);

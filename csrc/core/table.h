@@ -94,6 +94,7 @@ struct Definition {
   bool dma = false, collective = false;
   std::vector<std::pair<Formula, std::string>> limits;
   std::vector<std::pair<Formula, Formula>> cycles;
+  std::vector<std::pair<Formula, Engine>> compiler_engines;  // where the classic compiler puts it, engine open
   int find(const std::string& parameter) const;
 };
 

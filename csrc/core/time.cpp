@@ -32,8 +32,10 @@ Walker::Need Walker::need(const TimeInstruction& t, u8 engine) {
       });
     else
       each_chunk(o, first, last, [&](Chunk& c) {
+        // An engine keeps its own order, unless instructions may be reordered.
         if (c.write_engine != engine) raise(c.written, 2, c.writer, c.writer_event);
-        if (c.read_engine != engine && c.read_engine != nobody) raise(c.read, 1, c.reader, c.reader_event);
+        if (reorders() && c.write_engine == engine) raise(c.streamed, 2, c.writer, c.writer_event);
+        if (reorders() || c.read_engine != engine) raise(c.read, 1, c.reader, c.reader_event);
       });
   }
   return n;
@@ -82,6 +84,7 @@ void Walker::compute(const TimeInstruction& t, i32 instruction) {
   const int e = int(t.engine);
   const Need n = need(t, u8(e));
   i64 ready = free[e];
+  if (reorders()) return compute_reordered(t, instruction, n);
   if (shared_port && (t.engine == Engine::vector || t.engine == Engine::gpsimd))
     ready = std::max(ready, free[t.engine == Engine::vector ? int(Engine::gpsimd) : int(Engine::vector)]);
   i64 start = ready;
@@ -91,8 +94,21 @@ void Walker::compute(const TimeInstruction& t, i32 instruction) {
     before = n.event;
     if (ready > 0 || n.ready > 0) stall(instruction, n, n.ready - ready);
   }
+  finish(t, instruction, start, before);
+}
+
+// Into the first idle time of the engine that is long enough.
+void Walker::compute_reordered(const TimeInstruction& t, i32 instruction, const Need& n) {
+  Resource& lane = lane_of(int(t.engine));
+  const i64 before = lane.free, start = lane.reserve(n.ready, t.cost);
+  if (start > before && before > 0) stall(instruction, n, start - before);
+  finish(t, instruction, start, start > before ? n.event : last_event[int(t.engine)]);
+}
+
+void Walker::finish(const TimeInstruction& t, i32 instruction, i64 start, i32 before) {
+  const int e = int(t.engine);
   const i64 end = start + t.cost;
-  free[e] = end;
+  free[e] = std::max(free[e], end);
   const i32 event = record(instruction, u8(e), start, end, before);
   last_event[e] = event;
   touch(t, instruction, u8(e), end, end + t.latency, event, std::max(end, start + shortest[e] + t.latency));
@@ -108,17 +124,17 @@ void Walker::compute(const TimeInstruction& t, i32 instruction) {
 void Walker::dma(const TimeInstruction& t, i32 instruction) {
   const int e = int(t.engine);
   const Need n = need(t, dma_engine_id);
-  i64 ready = std::max(queue[e][t.queue], n.ready);
+  i64 ready = reorders() ? n.ready : std::max(queue[e][t.queue], n.ready);
   if (plan.explicit_order) ready = std::max(ready, free[e]);
   if (n.ready > queue[e][t.queue]) stall(instruction, n, n.ready - queue[e][t.queue]);
   if (t.software) {  // GpSimd writes the descriptors
     const int g = int(Engine::gpsimd);
-    ready = std::max(ready, free[g]);
-    free[g] = ready + t.issue;
+    ready = reorders() ? lane_of(g).reserve(ready, t.issue) : std::max(ready, free[g]);
+    free[g] = std::max(free[g], ready + t.issue);
     statistics.busy[g] += t.issue;
   }
   const i64 issued = t.software ? ready : generator[e].reserve(ready, t.issue);
-  queue[e][t.queue] = issued;
+  queue[e][t.queue] = std::max(queue[e][t.queue], issued);
   const i64 first = pool.reserve(issued + dma_latency, t.pool);
   const i64 end = first + std::max(t.transfer, t.pool);
   const i32 event = record(instruction, dma_engine_id, issued, end, n.event);
@@ -139,6 +155,7 @@ void Walker::fixed_wait(const TimeInstruction& t, i32 instruction) {
   const i64 start = std::max(free[e], n.ready);
   const i64 end = start + (t.kind == Kind::collective ? t.transfer : t.cost);
   free[e] = t.kind == Kind::collective ? start + t.cost : end;
+  if (reorders()) lane_of(e).close(free[e]);
   const i32 event = record(instruction, t.kind == Kind::collective ? dma_engine_id : u8(e), start, end, n.event);
   touch(t, instruction, t.kind == Kind::collective ? dma_engine_id : u8(e), end, end + t.latency, event);
   statistics.other_bytes += t.bytes;
@@ -378,6 +395,7 @@ bool release(std::vector<Walker>& walkers, const TimeTables& tables) {
       const i32 event = w->record(w->waiting_instruction, barrier ? u8(t.engine) : dma_engine_id, arrive, end, -1);
       if (barrier) {
         for (i64& f : w->free) f = std::max(f, end);
+        for (Resource& lane : w->lanes) lane.close(end);
         for (auto& q : w->queue)
           for (i64& x : q) x = std::max(x, end);
       } else {

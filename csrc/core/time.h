@@ -9,7 +9,9 @@ namespace core {
 
 struct TimeOptions {
   bool extrapolate = true;  // loops whose relative state repeats are not walked to their end
-  bool record = false;      // keep every interval and the critical path (no extrapolation)
+  // Instructions may start in earlier idle time of their engine, as a compiler that reschedules would place them.
+  bool reorder = false;
+  bool record = false;  // keep every interval and the critical path (no extrapolation)
   i64 step_limit = i64(1) << 36;
   std::map<std::string, i64> registers;  // assumed values of registers that are loaded from memory
   std::function<void()> poll;

@@ -17,8 +17,9 @@ void push_resource(const Resource& r, F&& push) {
   std::array<Resource::Gap, Resource::gap_count> g = r.gaps;
   std::sort(g.begin(), g.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
   for (const auto& x : g) {
-    push(x.end > x.start ? x.start : 0);
-    push(x.end > x.start ? x.end : 0);
+    const bool open = x.end > x.start && x.end > r.free - r.reach;
+    push(open ? x.start : 0);
+    push(open ? x.end : 0);
   }
 }
 
@@ -118,6 +119,9 @@ void Walker::snapshot(const LoopFacts& f, Snapshot& s) {
   auto push = [&](i64 t) { s.state.push_back(t > s.reference ? t - s.reference : 0); };
   for (int e = 0; e < engine_count; ++e)
     if (f.engines >> e & 1) push(free[e]);
+  // Idle time of an engine counts for as long as it can still be filled.
+  for (const Resource& lane : lanes)
+    push_resource(lane, [&](i64 t) { s.state.push_back(std::max<i64>(0, t + reach - s.reference)); });
   if (f.engines >> 31) {
     for (int e = 0; e < engine_count; ++e) {
       for (i64 q : queue[e]) push(q);
@@ -245,6 +249,13 @@ void Walker::skip(Frame& frame, const LoopFacts& f, const Snapshot& then, i64 pe
   };
   for (int e = 0; e < engine_count; ++e)
     if (f.engines >> e & 1) free[e] += delta;
+  for (int e = 0; e < int(lanes.size()); ++e)
+    if (f.engines >> e & 1) {
+      Resource& lane = lanes[e];
+      lane.free += delta;
+      for (Resource::Gap& gap : lane.gaps)
+        if (gap.end > gap.start) gap.start += delta, gap.end += delta;
+    }
   if (f.engines >> 31) {
     for (int e = 0; e < engine_count; ++e) {
       for (i64& q : queue[e])

@@ -198,7 +198,6 @@ void TimeTables::cost(i32 n, const i64* slots, TimeInstruction& t) const {
                 bytes / double(run) * chip["dma_descriptor_ns"] * chip["dma_engine_bytes_per_ns"];
     src_partitions = std::max(src_partitions, partitions);
   }
-  if (dst.bytes == 2) weighted *= chip["dma_16bit_slowdown"];
   t.bytes = moved;
   if (t.kind == Kind::sendrecv) {
     t.transfer = ticks(chip["sendrecv_ns"] + moved / chip["sendrecv_bytes_per_ns"]);

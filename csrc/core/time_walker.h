@@ -23,6 +23,7 @@ struct Chunk {
 struct Resource {
   static constexpr int gap_count = 64;
   i64 free = 0, busy = 0;
+  i64 reach = INT64_MAX / 2;  // how long before `free` idle time may lie to be filled
   struct Gap {
     i64 start = 0, end = 0;
   };
@@ -35,7 +36,7 @@ struct Resource {
     if (ready < free)
       for (Gap& g : gaps) {
         const i64 s = std::max(g.start, ready);
-        if (s + duration > g.end) continue;
+        if (s + duration > g.end || g.end <= free - reach) continue;
         if (!best || s < first) {
           best = &g;
           first = s;
@@ -55,6 +56,11 @@ struct Resource {
     }
     free = s + duration;
     return s;
+  }
+  // Nothing starts before `when` any more.
+  void close(i64 when) {
+    free = std::max(free, when);
+    gaps.fill({});
   }
 };
 
@@ -121,6 +127,8 @@ struct Walker {
   std::vector<Chunk> chunks;  // chunk * groups + group
   int groups;
   std::array<i64, engine_count> free{};
+  std::vector<Resource> lanes;  // per engine: its idle time, where the options let instructions be reordered
+  i64 reach;                    // ticks over which they are
   std::array<i32, engine_count> last_event;
   std::array<std::array<i64, queue_count>, engine_count> queue{};
   std::array<Resource, engine_count> generator;  // descriptor generation, by issuing engine
@@ -155,6 +163,7 @@ struct Walker {
         slots(p.slots, 0),
         groups(t.split[c] ? 4 : 1),
         place(t.rotations.size(), -1),
+        lanes(o.reorder && !p.explicit_order ? engine_count : 0),
         stall_ticks(p.instructions.size() * cause_count, 0),
         stall_producer(p.instructions.size() * cause_count, -1),
         facts(p.loops.size()),
@@ -166,6 +175,8 @@ struct Walker {
     for (int e = 0; e < engine_count; ++e) shortest[e] = i64(p.chip["min_ii"]) * t.cycle[e];
     dma_latency = t.ticks(p.chip["dma_latency_ns"]);
     semaphore = t.ticks(p.chip["semaphore_ns"]);
+    reach = t.ticks(p.chip["reorder_window_ns"]);
+    for (Resource& lane : lanes) lane.reach = reach;
     shared_port = p.chip["vector_gpsimd_share_port"] != 0;
   }
 
@@ -215,8 +226,14 @@ struct Walker {
   void run();  // until the end, or until it waits for the other core
 
  private:
+  bool reorders() const { return !lanes.empty(); }
+  Resource& lane_of(int engine) {  // engines that share a port share their time
+    return lanes[shared_port && Engine(engine) == Engine::gpsimd ? int(Engine::vector) : engine];
+  }
   void stall(i32 instruction, const Need& n, i64 idle);
   void compute(const TimeInstruction& t, i32 instruction);
+  void compute_reordered(const TimeInstruction& t, i32 instruction, const Need& n);
+  void finish(const TimeInstruction& t, i32 instruction, i64 start, i32 before);
   void dma(const TimeInstruction& t, i32 instruction);
   void fixed_wait(const TimeInstruction& t, i32 instruction);
   void signal(const TimeInstruction& t, i32 instruction);

@@ -4,6 +4,8 @@ versions.
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from opentrn.core import time
@@ -70,3 +72,9 @@ def test_what_is_far_off_has_a_word_beside_it() -> None:
         line = next(line for line in text.splitlines() if line.startswith(row.name))
         mark = line[line.rindex("(") :]
         assert any(note.startswith(mark + " ") for note in text.splitlines()), line
+
+
+def test_tutorials_and_modern_kernels_are_within_ten_per_cent_together() -> None:
+    told = [row for row in rows() if "tutorial" in row.chain or row.chain.startswith(("Mamba", "layer norm"))]
+    assert len(told) >= 18
+    assert statistics.median(abs(row.error) for row in told) <= 0.10

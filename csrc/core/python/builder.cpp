@@ -204,6 +204,8 @@ void register_builder(py::module_& m) {
       .def(py::init<const std::string&, int, const std::string&>(), py::arg("chip"), py::arg("cores") = 1,
            py::arg("name") = "program")
       .def("core", [](B b, int k) { b.b.select_core(k); })
+      .def_property(
+          "compiler_engines", [](B b) { return b.b.compiler_engines; }, [](B b, bool on) { b.b.compiler_engines = on; })
       .def("source", [](B b, const std::string& file, int line) { b.b.set_source(file, line); })
       .def("hbm", &PyBuilder::hbm, py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("kind") = "input",
            py::arg("data") = py::none())

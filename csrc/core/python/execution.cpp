@@ -97,11 +97,13 @@ py::array_t<T> column(const std::vector<T>& v) {
 }
 
 py::dict time_program(PyProgram& program, const std::map<std::string, i64>& symbols,
-                      const std::map<std::string, i64>& registers, bool extrapolate, bool record, i64 limit) {
+                      const std::map<std::string, i64>& registers, bool extrapolate, bool record, i64 limit,
+                      bool reorder) {
   const auto plan = program.plan(symbols);
   TimeOptions options;
   options.extrapolate = extrapolate;
   options.record = record;
+  options.reorder = reorder;
   options.registers = registers;
   options.step_limit = limit;
   options.poll = [] {
@@ -160,7 +162,7 @@ void register_execution(py::module_& m) {
   m.def("run", &run_programs, py::arg("programs"), py::arg("inputs"), py::arg("symbols"), py::arg("check"),
         py::arg("zero_outputs"), py::arg("ranges"), py::arg("parallel"), py::arg("step_limit"), py::arg("on_print"));
   m.def("time", &time_program, py::arg("program"), py::arg("symbols"), py::arg("registers"), py::arg("extrapolate"),
-        py::arg("record"), py::arg("limit"));
+        py::arg("record"), py::arg("limit"), py::arg("reorder") = false);
 }
 
 }  // namespace core::python

@@ -64,17 +64,22 @@ void define_instruction(const std::string& name, const py::dict& d) {
     }
     out.parameters.push_back(q);
   }
-  for (py::handle e : d["engines"]) {
-    auto it = std::find(engine_names.begin(), engine_names.end(), e.cast<std::string>());
-    if (it == engine_names.end()) fail(Category::configuration, "'" + e.cast<std::string>() + "' is not an engine");
-    out.engines.push_back(Engine(it - engine_names.begin()));
-  }
+  auto engine_of = [](const std::string& wanted) {
+    auto it = std::find(engine_names.begin(), engine_names.end(), wanted);
+    if (it == engine_names.end()) fail(Category::configuration, "'" + wanted + "' is not an engine");
+    return Engine(it - engine_names.begin());
+  };
+  for (py::handle e : d["engines"]) out.engines.push_back(engine_of(e.cast<std::string>()));
   out.generation = d["generation"].cast<int>();
   out.dma = d["dma"].cast<bool>();
   out.collective = d["collective"].cast<bool>();
   for (py::handle h : d["limits"]) {
     auto pair = h.cast<std::pair<std::string, std::string>>();
     out.limits.push_back({Formula(pair.first), pair.second});
+  }
+  for (py::handle h : d["compiler_engines"]) {
+    auto pair = h.cast<std::pair<std::string, std::string>>();
+    out.compiler_engines.push_back({Formula(pair.first), engine_of(pair.second)});
   }
   for (py::handle h : d["cycles"]) {
     auto pair = h.cast<std::pair<std::string, std::string>>();

@@ -67,6 +67,9 @@ def _section(row: Instruction) -> Iterator[str]:
     )
     yield f"Engines: {', '.join(row.engines)}.{path}{since} Source: {row.source}. Cost: {row.cost}.\n"
     yield from (f"- {_parameter(parameter)}" for parameter in row.parameters)
+    for condition, engine in row.compiler_engines:
+        where = "" if condition == "1" else f" where `{condition}`"
+        yield f"- in classic kernels that leave the engine open: {engine}{where}"
     if row.limits:
         yield "\nLimits:\n"
         yield from (f"- {text} (`{condition}`)" for condition, text in row.limits)

@@ -84,6 +84,7 @@ class Instruction:
     collective: bool
     limits: tuple[tuple[str, str], ...]
     cycles: tuple[tuple[str, str], ...]
+    compiler_engines: tuple[tuple[str, str], ...]
     source: str
     cost: str
 
@@ -102,6 +103,7 @@ def instructions() -> dict[str, Instruction]:
             row.get("collective", False),
             tuple((condition, text) for condition, text in row.get("limits", [])),
             tuple((condition, cost) for condition, cost in row["cycles"]),
+            tuple((condition, engine) for condition, engine in row.get("compiler_engines", [])),
             row["source"],
             row["cost"],
         )
@@ -138,5 +140,6 @@ def load() -> None:
                 "collective": row.collective,
                 "limits": list(row.limits),
                 "cycles": list(row.cycles),
+                "compiler_engines": list(row.compiler_engines),
             },
         )

@@ -137,15 +137,18 @@ def time(
     record: bool = False,
     registers: Mapping[str, int] | None = None,
     limit: int = 1 << 36,
+    reorder: bool = False,
 ) -> Timing:
     """Simulates when every instruction runs; values are not needed.
 
     extrapolate: loops whose relative state repeats are not walked to their end. record: keep every interval
     and the critical path (walks everything). registers: assumed values of registers loaded from memory, and
     "while NAME" → passes of a while loop. limit: instructions after which a program counts as endless.
+    reorder: instructions may start in earlier idle time of their engine, as a compiler that reschedules them
+    would place them (modelled; the classic one does).
     """
     raw: dict[str, Any] = _C.time(
-        program.base, dict(symbols or {}), dict(registers or {}), extrapolate, record, limit
+        program.base, dict(symbols or {}), dict(registers or {}), extrapolate, record, limit, reorder
     )
     cores = raw["cores"]
     total = {engine: sum(core["busy"][engine] for core in cores) for engine in ENGINES}

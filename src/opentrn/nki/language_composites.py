@@ -204,10 +204,13 @@ def program_ndim() -> int:
 
 
 class no_reorder:
-    """Keep program order in a block; the virtual core always does, so this only refuses dynamic loops."""
+    """Keep program order in a block. Modern kernels always do, so it only refuses dynamic loops there; of a
+    classic kernel with such a block the whole runs as written."""
 
     def __enter__(self) -> no_reorder:
-        active().in_no_reorder += 1
+        tracer = active()
+        tracer.in_no_reorder += 1
+        tracer.kept_order = True
         return self
 
     def __exit__(self, *details: object) -> None:

@@ -69,7 +69,7 @@ class Dialect:
     launch: grid of ``kernel[grid]`` → Launch; wrap: an argument as the kernel sees it; end: called after each
     program of the grid; shared_inputs: whether arguments count as shared between cores even on one core;
     runs_equal_programs_once: programs of the grid that do not ask for their place, and so do the same, run
-    once.
+    once. compiler_schedules: the compiler of these kernels chooses open engines and reorders instructions.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Dialect:
     end: Callable[[Tracer], None]
     shared_inputs: bool
     runs_equal_programs_once: bool = False
+    compiler_schedules: bool = False
 
 
 def launch_of(grid: Any) -> Launch:
@@ -102,7 +103,7 @@ class Traced:
     """A kernel as a program, and how to feed it.
 
     inputs: program name -> path of the argument; result: what the function returned (tensors of the trace);
-    updated: program name -> path of arguments that the kernel writes.
+    updated: program name -> path of arguments that the kernel writes. reorder: as of opentrn.core.time.
     """
 
     program: Any
@@ -112,16 +113,17 @@ class Traced:
     chip: str
     lnc: int
     outputs: list[NkiTensor] = field(default_factory=list)
+    reorder: bool = False
 
     @cached_property
     def timing(self) -> Any:
         """The simulated run of the program; loops that repeat are extrapolated."""
-        return engine_hook.current().time(self.program)
+        return engine_hook.current().time(self.program, reorder=self.reorder)
 
     @cached_property
     def recorded(self) -> Any:
         """The simulated run with the interval of every instruction and the critical path."""
-        return engine_hook.current().time(self.program, record=True, extrapolate=False)
+        return engine_hook.current().time(self.program, record=True, extrapolate=False, reorder=self.reorder)
 
 
 # Function → key → program. `_kept` lists the entries in the order of their making.
@@ -241,6 +243,7 @@ class Call:
             self.chip, launch.cores, len(launch.sizes), name_of_kernel(self.function), self.rank, self.world
         )
         tracer.grid, tracer.values_known = launch.sizes, self.values
+        tracer.builder.compiler_engines = self.dialect.compiler_schedules
         tracer.pinned = PinnedTensors() if self.capacity else None
         shared = launch.cores > 1 or self.dialect.shared_inputs
         region = MemoryRegion.shared_hbm if shared else MemoryRegion.private_hbm
@@ -272,7 +275,16 @@ class Call:
                 program = tracer.builder.finish(self.capacity)
         inputs = {name: name.removeprefix("input_") for name in tracer.inputs}
         tracer.release()
-        return Traced(program, inputs, result, updated, self.chip, launch.cores, outputs)
+        return Traced(
+            program,
+            inputs,
+            result,
+            updated,
+            self.chip,
+            launch.cores,
+            outputs,
+            self.dialect.compiler_schedules and not tracer.kept_order,
+        )
 
 
 def trace(

@@ -88,6 +88,7 @@ class Tracer:
         self.inputs: dict[str, tuple[Storage, np.ndarray]] = {}
         self.loops: list[Any] = []
         self.in_no_reorder = 0
+        self.kept_order = False  # the kernel asked for the order of its source somewhere
         self.broken_loop: str | None = None
         self.places: dict[str, tuple[str, int]] = {}  # of tensors on chip, by their names in the program
         self.pending: Any = None  # the classic operation that is held back
@@ -410,6 +411,16 @@ class Tracer:
             result = self.allocate((size, size), dtype, MemoryRegion.sbuf, f"identity_{size}_{dtype}", None)
             self._identities[key] = result
         self.emit("dma_copy", dst=self.write(result), src=self.read(source))
+        return result
+
+    def ones(self, columns: int, dtype: str) -> NkiTensor:
+        """A row of ones in SBUF, filled once per core, size and dtype."""
+        key = ("ones", columns, dtype)
+        result = self._identities.get(key)
+        if result is None:
+            result = self.allocate((1, columns), dtype, MemoryRegion.sbuf, f"ones_{columns}_{dtype}", None)
+            self._identities[key] = result
+            self.emit("memset", dst=self.write(result), value=1.0, engine="unknown", name=None)
         return result
 
     # -- values during the trace -----------------------------------------------------------------------

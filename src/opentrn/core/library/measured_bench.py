@@ -20,6 +20,7 @@ class _Kernel:
 
     def __init__(self, chip: str, name: str) -> None:
         self.b = Builder(chip=chip, name=name)
+        self.b.compiler_engines = True  # as their compiler chose; the published programs leave engines open
 
     def hbm(self, name: str, *shape: int, kind: str = "input") -> Any:
         return self.b.hbm(name, shape, "float32", kind=kind)

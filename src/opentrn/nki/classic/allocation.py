@@ -11,6 +11,7 @@ from opentrn.nki.classic.tile import Blocks, Tile, flush, par_dim, partition_fir
 from opentrn.nki.dtypes import ITEMSIZE
 from opentrn.nki.enums import MemoryRegion
 from opentrn.nki.tensor import NkiTensor, whole_view
+from opentrn.nki.tile_sizes import tile_size
 from opentrn.nki.tracing import active, active_or_none
 
 PSUM_BANK_BYTES = 2048
@@ -141,15 +142,16 @@ def allocate(shape: Any, dtype: str, buffer: Any, name: str) -> Tile:
         return Tile(tracer.allocate(dims, dtype, region, name, None))
     blocks, tile = dims[:at], dims[at:]
     tile = tile if len(tile) > 1 else (*tile, 1)
-    if not isinstance(buffer, Placement) and (region is MemoryRegion.sbuf or not blocks):
-        return Tile(_together(tracer, blocks, tile, dtype, region, name))
     size = math.prod(tile[1:]) * ITEMSIZE[dtype]
+    fits = size * math.prod(blocks) <= tile_size.total_available_sbuf_size
+    if not isinstance(buffer, Placement) and ((region is MemoryRegion.sbuf and fits) or not blocks):
+        return Tile(_together(tracer, blocks, tile, dtype, region, name))
 
     def make(place: tuple[int, ...]) -> NkiTensor:
         address = buffer.address(place, tile[0], size) if isinstance(buffer, Placement) else None
         return tracer.allocate(tile, dtype, region, name, address)
 
-    return Tile(None, None, Blocks(make, blocks)) if blocks else Tile(make((0,)))
+    return Tile(None, None, Blocks(make, blocks, tile, dtype, region)) if blocks else Tile(make((0,)))
 
 
 def _together(

@@ -8,6 +8,7 @@ from typing import Any
 
 from opentrn.nki.classic import allocation as _allocation
 from opentrn.nki.enums import MemoryRegion
+from opentrn.nki.language_composites import no_reorder as _no_reorder
 
 
 class _Allocator:
@@ -40,4 +41,5 @@ def _nothing(*_: Any, **__: Any) -> Any:
     yield
 
 
-allocation_scope = no_reorder = multi_buffer = _nothing
+allocation_scope = multi_buffer = _nothing
+no_reorder = _no_reorder

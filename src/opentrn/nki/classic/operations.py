@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from opentrn.errors import UnsupportedError
+from opentrn.nki.classic.spread import broadcast_view
 from opentrn.nki.classic.tile import (
     Pending,
     Tile,
@@ -21,7 +22,7 @@ from opentrn.nki.classic.tile import (
 )
 from opentrn.nki.dtypes import is_float
 from opentrn.nki.enums import MemoryRegion
-from opentrn.nki.language_ops import broadcast_view, promoted
+from opentrn.nki.language_ops import promoted
 from opentrn.nki.tensor import NkiTensor
 from opentrn.nki.tracing import Tracer, active
 

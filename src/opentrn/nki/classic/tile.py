@@ -50,10 +50,22 @@ class Pending:
 
 
 class Blocks:
-    """Storage of a tensor with leading block dimensions where each lives apart (PSUM, direct allocation)."""
+    """A tensor with leading block dimensions whose blocks live apart: in PSUM, with direct allocation,
+    and where all of them together exceed SBUF. Such kernels name the blocks of a whole loop nest, of which
+    few live at a time.
 
-    def __init__(self, make: Callable[[tuple[int, ...]], NkiTensor], dims: tuple[int, ...]) -> None:
-        self.make, self.dims = make, dims
+    make: block index → its tensor; tile: the shape of one.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[tuple[int, ...]], NkiTensor],
+        dims: tuple[int, ...],
+        tile: tuple[int, ...],
+        dtype: str,
+        region: MemoryRegion,
+    ) -> None:
+        self.make, self.dims, self.tile, self.dtype, self.region = make, dims, tile, dtype, region
         self.made: dict[tuple[int, ...], NkiTensor] = {}
 
     def at(self, place: tuple[int, ...]) -> NkiTensor:
@@ -94,8 +106,7 @@ class Tile(NKIObject):
         if self._pending is not None:
             return self._pending.shape
         if self.blocks is not None:
-            rest = self.blocks.at((0,) * len(self.blocks.dims))
-            return (*self.blocks.dims[len(self.block_place) :], *rest.shape)
+            return (*self.blocks.dims[len(self.block_place) :], *self.blocks.tile)
         assert self._view is not None
         return self._view.shape
 
@@ -107,8 +118,7 @@ class Tile(NKIObject):
     def dtype_name(self) -> str:
         if self._pending is not None:
             return self._pending.dtype
-        view = self._view if self._view is not None else self.blocks.at((0,) * len(self.blocks.dims))  # type: ignore
-        return view.dtype
+        return self._view.dtype if self._view is not None else self.blocks.dtype  # type: ignore[union-attr]
 
     @property
     def ndim(self) -> int:
@@ -122,8 +132,7 @@ class Tile(NKIObject):
     def buffer(self) -> MemoryRegion:
         if self._pending is not None:
             return self._pending.region
-        view = self._view if self._view is not None else self.blocks.at((0,) * len(self.blocks.dims))  # type: ignore
-        return view.buffer
+        return self._view.buffer if self._view is not None else self.blocks.region  # type: ignore[union-attr]
 
     @property
     def on_chip(self) -> bool:
@@ -374,7 +383,7 @@ def copy_into(tracer: Tracer, dst: NkiTensor, src: NkiTensor) -> None:
     partitions."""
     if dst._storage.on_chip and src._storage.on_chip and engines_reach(dst) and engines_reach(src):
         if math.prod(src.shape) != math.prod(dst.shape) and len(src.shape) == len(dst.shape):
-            from opentrn.nki.language_ops import broadcast_view
+            from opentrn.nki.classic.spread import broadcast_view
 
             src = broadcast_view(tracer, src, dst.shape)
         tracer.emit("tensor_copy", dst=tracer.write(dst), src=tracer.read(src), engine="unknown", name=None)
