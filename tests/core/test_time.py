@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from opentrn.core import Builder, Program, time
 from opentrn.core.library import reductions
@@ -304,3 +306,47 @@ def test_reordered_loops_are_extrapolated_within_one_per_cent() -> None:
     short, whole = time(program, reorder=True), time(program, reorder=True, extrapolate=False)
     assert short.nanoseconds == pytest.approx(whole.nanoseconds, rel=0.01)
     assert short.stepped < whole.stepped
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["vector", "scalar", "gpsimd"]), *[st.integers(0, 3)] * 2, st.integers(0, 3)
+        ),
+        min_size=2,
+        max_size=24,
+    )
+)
+def test_reordered_instructions_never_pass_what_they_depend_on(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    """Random copies between halves of a few tiles. What shares bytes, and is written once, keeps its order;
+    what an engine reads of its own result may follow it element by element."""
+    b = Builder(chip="trn2")
+    pool = [b.sbuf(f"t{n}", (128, 512), "float32") for n in range(4)]
+    for tile in pool:
+        b.emit("memset", dst=tile, value=1.0, engine="vector")
+    plan = [("vector", {(n, 0), (n, 1)}, set()) for n in range(4)]
+    for engine, target, source, halves in steps:
+        width, start = (512, 0) if halves > 1 else (256, 256 * halves)
+        parts = [b.access(pool[n], ((512, 128), (1, width)), start) for n in (target, source)]
+        if engine == "scalar":
+            b.emit("activation", dst=parts[0], op="exp", data=parts[1])
+        else:
+            b.emit("tensor_copy", dst=parts[0], src=parts[1], engine=engine)
+        covered = {0, 1} if halves > 1 else {halves}
+        plan.append((engine, {(target, h) for h in covered}, {(source, h) for h in covered}))
+    intervals = time(b.finish(), reorder=True, record=True).intervals
+    starts, ends = np.asarray(intervals["start_ns"]), np.asarray(intervals["end_ns"])
+    assert len(starts) == len(plan)
+    for later in range(len(plan)):
+        for earlier in range(later):
+            engine, wrote, read = plan[earlier]
+            mine, writes, reads = plan[later]
+            if wrote & reads and engine == mine:
+                assert starts[later] >= starts[earlier]
+            elif wrote & (reads | writes) or read & writes:
+                assert starts[later] >= ends[earlier] - 1e-6, (earlier, later)
+            if engine == mine:
+                assert starts[later] >= ends[earlier] - 1e-6 or starts[earlier] >= ends[later] - 1e-6
