@@ -229,6 +229,7 @@ void Builder::emit(Opcode op, const std::vector<Value>& arguments, i32 name) {
       throw Error(error.category, described() + ": " + error.what(), place(), error.cure);
     }
   }
+  if (carried.active()) carried.note(p, op, arguments, source_);
   const Engine engine = choose_engine(op, arguments, shapes);
   if (constant && verified_.insert(shape_signature(op, engine, shapes)).second)
     check_limits(*chip_, op, engine, shapes, described(), place());

@@ -3,6 +3,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "core/carried.h"
 #include "core/plan.h"
 
 namespace core {
@@ -12,11 +13,13 @@ class Builder {
   Builder(const std::string& chip, int cores, const std::string& name);
   std::shared_ptr<Program> program;
   bool compiler_engines = false;  // open engines are chosen as the classic compiler does, by the instruction table
+  CarriedDependences carried;
 
   void select_core(int core);
   void set_source(const std::string& file, int line) { set_source(program->intern_text(file), line); }
   void set_source(i32 file, int line) { set_source(program->intern_source({file, line})); }  // file: text id
   void set_source(i32 source) { source_ = source; }
+  i32 current_source_id() const { return source_; }
   Source current_source() const { return source_ < 0 ? Source{} : program->sources[source_]; }
   i32 hbm(const std::string& name, std::vector<i32> shape, Dtype dtype, BufferKind kind, std::vector<u8> data);
   i32 tile(Space space, const std::string& name, std::vector<i32> shape, Dtype dtype, i32 partition, i64 byte,

@@ -16,7 +16,7 @@ Core::Core(Rank& r, int i)
     : rank(r),
       index(i),
       slots(r.plan.slots, 0),
-      register_written(r.plan.program->registers.size(), 0),
+      register_written(r.plan.program->registers.size(), !r.options.check_uninitialised),
       parallel_refused(r.plan.loops.size(), 0) {
   const Chip& chip = r.plan.chip;
   // Programs built without the capacity check may reach beyond the chip's memory.
@@ -28,6 +28,8 @@ Core::Core(Rank& r, int i)
     size = std::max(size, (buffer.byte + r.plan.buffer_bytes[b] + 63) / 64 * 64);
   }
   memory = CoreMemory::take(sbuf, psum);
+  // What an uninitialised integer reads as where that is allowed.
+  if (!r.options.check_uninitialised) std::fill(slots.begin() + r.plan.program->loop_variables, slots.end(), 4);
   touched.resize(r.plan.program->buffers.size(), 0);
   begun.resize(r.plan.program->buffers.size());
   if (r.plan.explicit_order && r.options.check_uninitialised) order = std::make_shared<OrderCheck>();
@@ -55,16 +57,6 @@ Begun& Core::begun_of(i32 buffer) {
     b->bits.assign(plan().buffer_partitions[buffer] * b->row / 8 + 2, 0);
   }
   return *b;
-}
-
-void fill_unwritten(u8* at, u64 bytes, Dtype dtype) {
-  if (!is_integer(dtype)) {
-    std::memset(at, 0xff, bytes);
-    return;
-  }
-  const i64 four = 4;
-  for (u64 i = 0; i + size_of(dtype) <= bytes; i += size_of(dtype))
-    store_integers(dtype, &four, 1, at + i, size_of(dtype));
 }
 
 static Pages unset_bits(u64 bytes) {
@@ -95,9 +87,10 @@ Rank::Rank(const Plan& p, int i, int n, const Options& o) : plan(p), index(i), r
           h->pages = Pages(bytes);
           h->region.base = h->pages.data();
         }
-        if (o.check_uninitialised) {
+        if (o.check_uninitialised || (o.follow_outputs && buffer.kind == BufferKind::output)) {
           h->bits = unset_bits(bytes / 8 + 8);
           h->region.written = h->bits.data();
+          h->region.lenient = !o.check_uninitialised;
         } else if (h->region.base) {
           fill_unwritten(h->region.base, bytes, buffer.dtype);
         }
@@ -482,6 +475,7 @@ void run_steps(Core& core, std::size_t end) {
       }
       try {
         core.rows_used_ = 0;
+        if (!plan.registers_read.empty()) check_registers(core, plan.registers_read[step.index]);
         execute_instruction(core, i);
         if (!core.rewrites.empty()) settle_rewrites(core);
       } catch (const Error& e) {
@@ -503,6 +497,7 @@ void run_steps(Core& core, std::size_t end) {
       }
     } else if (step.kind == StepKind::loop) {
       const PlanLoop& l = plan.loops[step.index];
+      if (!plan.loop_registers.empty()) check_loop_registers(core, step.index);
       if (l.kind == LoopKind::while_register) {
         if (core.slots[plan.program->loop_variables + l.condition] == 0)
           core.at = step.target;

@@ -12,6 +12,7 @@ namespace core {
 
 struct Options {
   bool check_uninitialised = true;  // false: unwritten memory holds NaN (0xff bytes)
+  bool follow_outputs = true;       // which elements of outputs nothing wrote is known at the end
   bool activation_ranges = false;   // the documented ranges of activation functions
   bool parallel = true;
   i64 step_limit = i64(1) << 40;  // instructions per core
@@ -114,6 +115,11 @@ void run_steps(Core& core, std::size_t end);
 [[noreturn]] void rethrow_with_place(Core& core, const Error& e);
 void fill_unwritten(u8* at, u64 bytes,
                     Dtype dtype);  // what memory holds when uninitialised reads are allowed: NaN, or 4
+// Fills what nothing has written; returns, for each element, whether all of it was written (nothing: all of them were).
+std::vector<u8> settle_unwritten(const Region& r, Dtype dtype);
+// Throws where the step reads a register that nothing has written.
+void check_registers(Core& core, const std::vector<i32>& read);
+void check_loop_registers(Core& core, i32 loop);
 // Notes an access for the race check; for a write, before it happens.
 void note_hbm(Core& core, const Tile& t, bool write);
 // After a write: bytes that got the value which the other core had given them are no race, whoever comes first; a core

@@ -112,18 +112,6 @@ void mark_unwritten(const Region& r, u64 at, u64 n) {
       });
 }
 
-void clear_unwritten(const Region& r) {
-  if (all_written(r, 0, r.size)) return;
-  for (u64 at = 0; at < r.size; at += 64) {
-    u64 bits;  // `written` is longer than the region by a word
-    std::memcpy(&bits, r.written + at / 8, 8);
-    if (bits == ~u64(0)) continue;
-    const u64 n = std::min<u64>(64, r.size - at);
-    for (u64 i = 0; i < n; ++i)
-      if (!(bits >> i & 1)) r.base[at + i] = 0;
-  }
-}
-
 namespace {
 
 // Pages that nobody uses, the latest last.

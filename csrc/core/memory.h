@@ -13,12 +13,12 @@ struct Region {
   u64 size = 0;
   u8* written = nullptr;  // bit per byte; nullptr: always written (kernel inputs, constants)
   bool shared = false;    // several host threads may write neighbouring bytes: edges of bit ranges are atomic
+  bool lenient = false;   // what nothing has written may be read; `written` is asked at the end only
 };
 
 bool all_written(const Region& r, u64 at, u64 n);
 void mark_written(const Region& r, u64 at, u64 n);
 void mark_unwritten(const Region& r, u64 at, u64 n);
-void clear_unwritten(const Region& r);  // zeros where nothing was written; `written` has 8 bytes to spare
 
 // Anonymous zero pages: memory that a program does not touch costs nothing.
 class Pages {

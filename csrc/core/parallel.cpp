@@ -292,6 +292,7 @@ bool try_parallel_loop(Core& core, std::size_t at, i64 start, i64 stop, i64 step
   for (auto& w : pool) {
     w->worker = true;
     w->slots = core.slots;
+    w->register_written = core.register_written;
     w->main = &core;
     w->shared = &shared;
     w->wait = Wait::none;

@@ -128,6 +128,7 @@ Plan::Plan(std::shared_ptr<const Program> p, const std::map<std::string, i64>& s
   accesses.resize(program->accesses.size());
   for (i32 i = 0; i < i32(accesses.size()); ++i) compile_access(i);
   compile_arguments();
+  if (!program->registers.empty()) find_registers();
   for (const auto& steps : program->steps) {
     std::vector<CodeStep> out;
     std::vector<i32> open;

@@ -102,6 +102,8 @@ class Plan {
   std::vector<PlanInstruction> instructions;
   std::vector<PlanLoop> loops;
   std::vector<std::vector<CodeStep>> code;  // per core
+  // Registers that each instruction and the head of each loop read; nothing for programs without registers.
+  std::vector<std::vector<i32>> registers_read, loop_registers;
   std::vector<std::vector<i64>> buffer_shape;
   std::vector<i64> buffer_bytes;  // HBM: in all; on chip: per partition
   std::vector<i64> buffer_partitions;
@@ -137,6 +139,7 @@ class Plan {
   void compile_access(i32 id);
   Quantity uncut(const Quantity& q) const;
   void compile_arguments();
+  void find_registers();
 };
 
 // Names where an access leaves its tensor or breaks the partition-start rule; throws.

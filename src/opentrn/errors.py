@@ -71,6 +71,10 @@ class UndefinedBehaviourError(OpenTRNError):
     category = "undefined behaviour"
 
 
+class UndefinedBehaviourWarning(UserWarning):
+    """What a strict run would raise as UndefinedBehaviourError; the text is the same."""
+
+
 class OutOfBoundsError(OpenTRNError, IndexError):
     """An access outside its tensor or memory: an IndexError, as NumPy's own."""
 

@@ -241,6 +241,20 @@ void register_builder(py::module_& m) {
       .def("unroll_begin", [](B b) { b.b.unroll_begin(); })
       .def("unroll_iteration", [](B b) { b.b.unroll_iteration(); })
       .def("unroll_end", [](B b) { b.b.unroll_end(); })
+      .def("affine_begin", [](B b) { b.b.carried.loop_begin(b.b.current_source_id()); })
+      .def("affine_iteration", [](B b) { b.b.carried.iteration(); })
+      .def("affine_end", [](B b) { b.b.carried.loop_end(); })
+      .def("keep_begin", [](B b) { b.b.carried.pause(); })
+      .def("keep_end", [](B b) { b.b.carried.resume(); })
+      .def_property_readonly("carried",
+                             [](B b) {
+                               py::list out;
+                               const Program& p = *b.b.program;
+                               for (const CarriedDependence& c : b.b.carried.found())
+                                 out.append(py::make_tuple(p.where(c.loop), p.buffers[c.buffer].name, p.where(c.read),
+                                                           p.where(c.written)));
+                               return out;
+                             })
       .def("_binary",
            [](B b, int op, py::handle x, py::handle y) {
              Program& p = *b.b.program;

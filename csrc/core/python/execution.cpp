@@ -19,12 +19,14 @@ py::array_t<u8> output_array(i64 bytes) {
   return py::array_t<u8>(bytes, data, owner);
 }
 
-// inputs: one dict per rank, name -> C-contiguous array whose bytes are the tensor; returns name -> bytes per rank.
+// inputs: one dict per rank, name -> C-contiguous array whose bytes are the tensor; returns per rank name -> bytes, and
+// name -> which elements were written of outputs where some were not.
 py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& inputs,
                       const std::map<std::string, i64>& symbols, bool check, bool zero_outputs, bool ranges,
                       bool parallel, i64 step_limit, py::object on_print) {
   Options options;
   options.check_uninitialised = check;
+  options.follow_outputs = check || !zero_outputs;
   options.activation_ranges = ranges;
   options.parallel = parallel;
   options.step_limit = step_limit;
@@ -69,7 +71,7 @@ py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& i
         ranks.back()->bind_input(b, static_cast<u8*>(const_cast<void*>(array.data())), u64(array.nbytes()));
       } else if (buffer.kind == BufferKind::output) {
         py::array_t<u8> array = output_array(plan.buffer_bytes[b]);
-        if (!check && zero_outputs)
+        if (!options.follow_outputs)
           std::fill_n(array.mutable_data(), plan.buffer_bytes[b], u8(0));
         else if (!check)
           fill_unwritten(array.mutable_data(), u64(plan.buffer_bytes[b]), buffer.dtype);
@@ -78,16 +80,21 @@ py::list run_programs(const std::vector<PyProgram*>& programs, const py::list& i
         keep.push_back(array);
       }
     }
-    results.append(out);
+    results.append(py::make_tuple(out, py::dict()));
   }
   {
     py::gil_scoped_release release;
     run(ranks);
-    if (check)
-      for (auto& rank : ranks)
-        for (i32 b = 0; b < i32(rank->hbm.size()); ++b)
-          if (rank->plan.program->buffers[b].kind == BufferKind::output) clear_unwritten(rank->memory_of(b, 0).region);
   }
+  for (std::size_t r = 0; r < ranks.size(); ++r)
+    for (i32 b = 0; b < i32(ranks[r]->hbm.size()); ++b) {
+      const Buffer& buffer = ranks[r]->plan.program->buffers[b];
+      if (buffer.kind != BufferKind::output || !options.follow_outputs) continue;
+      const std::vector<u8> written = settle_unwritten(ranks[r]->memory_of(b, 0).region, buffer.dtype);
+      if (!written.empty())
+        results[r].cast<py::tuple>()[1].cast<py::dict>()[buffer.name.c_str()] =
+            py::array_t<u8>(py::ssize_t(written.size()), written.data());
+    }
   return results;
 }
 

@@ -129,13 +129,18 @@ def run(
     import numpy as np
 
     from opentrn.nki import engine_hook
+    from opentrn.nki.findings import on_unwritten
     from opentrn.nki.report import describe_result, summary
     from opentrn.nki.traced import collect_results
 
     traced, arrays = _traced(kernel, args, grid, chip)
     _write_program(traced.program, program)
     values = engine_hook.execute(
-        traced.program, arrays, check=not relaxed, activation_ranges=activation_ranges
+        traced.program,
+        arrays,
+        check=not relaxed,
+        activation_ranges=activation_ranges,
+        on_unwritten=on_unwritten([traced], False),
     )
     result = collect_results(traced, values, arrays)
     timing = _timing(traced, trips)

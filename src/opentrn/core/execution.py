@@ -109,6 +109,7 @@ def execute_ranks(
     symbols: Mapping[str, int] | None = None,
     *,
     on_print: Callable[[str, np.ndarray], None] | None = None,
+    on_unwritten: Callable[[int, dict[str, np.ndarray]], None] | None = None,
     activation_ranges: bool = False,
     check: bool = True,
     uninitialised: str | None = None,
@@ -119,6 +120,8 @@ def execute_ranks(
     """Runs one program per rank, with collectives between them; one dict of outputs per rank.
 
     on_print: receives (prefix, array) of device_print instead of standard output.
+    on_unwritten: receives (rank, outputs by name) where elements of outputs were never written: whether each
+    was, flat. They hold NaN (integers: 4), whether checked or not.
     check=False (or uninitialised="nan"): unwritten memory reads as NaN (integers: 4) instead of raising, and
     races go unnoticed.
     zero_outputs: with check=False, what the program returns starts as zeros, as buffers do that a host clears
@@ -156,7 +159,11 @@ def execute_ranks(
         if _ENDLESS not in error.cause:
             raise
         raise _endless(error, programs) from None
-    return [_collect(program, result, values) for program, result in zip(programs, raw, strict=True)]
+    for rank, (_, missing) in enumerate(raw):
+        unwritten = {name: mask.view(np.bool_) for name, mask in missing.items()}
+        if unwritten and on_unwritten is not None:
+            on_unwritten(rank, unwritten)
+    return [_collect(program, result, values) for program, (result, _) in zip(programs, raw, strict=True)]
 
 
 def _endless(error: UndefinedBehaviourError, programs: Sequence[Program]) -> UndefinedBehaviourError:

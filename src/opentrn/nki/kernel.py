@@ -16,6 +16,7 @@ from opentrn.errors import ArgumentTypeError, ConfigurationError
 from opentrn.nki import engine_hook, torch_calls
 from opentrn.nki.arguments import is_array, rebuild
 from opentrn.nki.faults import caller_line
+from opentrn.nki.findings import on_unwritten
 from opentrn.nki.traced import MODERN, Dialect, Traced, collect_results, name_of_kernel, trace
 from opentrn.nki.tracing import active_or_none
 
@@ -32,13 +33,20 @@ def run(
     chip: str | None = None,
     dialect: Dialect = MODERN,
     observe: Callable[[Traced], None] = ignore,
+    strict: bool = False,
     **options: Any,
 ) -> Any:
-    """Trace and execute; NumPy results. Options: check, step_limit, on_print (`opentrn.core.execute`)."""
+    """Trace and execute; NumPy results. Options: check, step_limit, on_print (`opentrn.core.execute`).
+
+    strict: what else only warns is an error (`opentrn.nki.findings`).
+    """
+    capacity = options.get("check", True)
     traced, arrays = trace(
-        function, grid, args, kwargs, chip, capacity=options.get("check", True), dialect=dialect
+        function, grid, args, kwargs, chip, capacity=capacity, dialect=dialect, strict=strict
     )
-    values = engine_hook.execute(traced.program, arrays, **options)
+    values = engine_hook.execute(
+        traced.program, arrays, on_unwritten=on_unwritten([traced], strict), **options
+    )
     observe(traced)
     return collect_results(traced, values, arrays)
 
@@ -48,6 +56,7 @@ def run_ranks(
     grid: Any,
     calls: Sequence[dict[str, Any]],
     chip: str | None = None,
+    strict: bool = False,
     **options: Any,
 ) -> list[Any]:
     """Trace a kernel once per rank and run the ranks together, with collectives between them.
@@ -55,9 +64,15 @@ def run_ranks(
     calls: the arguments of each rank, by name. Returns each rank's NumPy results. Options as for `run`.
     """
     world, capacity = len(calls), options.get("check", True)
-    traces = [trace(function, grid, (), call, chip, rank, world, capacity) for rank, call in enumerate(calls)]
+    traces = [
+        trace(function, grid, (), call, chip, rank, world, capacity, strict=strict)
+        for rank, call in enumerate(calls)
+    ]
     values = engine_hook.execute_ranks(
-        [traced.program for traced, _ in traces], [arrays for _, arrays in traces], **options
+        [traced.program for traced, _ in traces],
+        [arrays for _, arrays in traces],
+        on_unwritten=on_unwritten([traced for traced, _ in traces], strict),
+        **options,
     )
     return [
         collect_results(traced, value, arrays) for (traced, arrays), value in zip(traces, values, strict=True)
@@ -79,9 +94,10 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if active_or_none() is not None:
             return self.func(*args, **kwargs)
-        if self.options.get("strict"):
+        strict = bool(self.options.get("strict"))
+        if strict:
             _refuse(self.func)
-        return call(self.func, self.grid, args, kwargs)
+        return call(self.func, self.grid, args, kwargs, strict=strict)
 
     def __repr__(self) -> str:
         return f"<nki kernel {name_of_kernel(self.func)}{'' if self.grid is None else f'[{self.grid}]'}>"
@@ -109,20 +125,22 @@ def call(
     chip: str | None = None,
     check: bool = True,
     observe: Callable[[Traced], None] = ignore,
+    strict: bool = False,
 ) -> Any:
     """A direct call outside of any kernel: results are of the kind of the arguments, arrays or tensors.
 
     observe: receives the traced kernel.
     """
     if on_host_arrays(args, kwargs):
-        return run(function, grid, args, kwargs, chip, dialect, observe, check=check)
-    return torch_calls.call(function, grid, args, kwargs, dialect, chip, check, observe)
+        return run(function, grid, args, kwargs, chip, dialect, observe, strict, check=check)
+    return torch_calls.call(function, grid, args, kwargs, dialect, chip, check, observe, strict)
 
 
 def jit(func: Callable[..., Any] | None = None, mode: str = "auto", **kwargs: Any) -> Any:
     """Decorator of kernels. `mode` and the other options of the real compiler are accepted and ignored.
 
-    strict=True (ours): calls raise UnsupportedError for Python that the real compiler refuses, with its line.
+    strict=True (ours): calls raise UnsupportedError for Python that the real compiler refuses, with its line,
+    and UndefinedBehaviourError for results of which elements were never written.
     """
     if func is None:
         return functools.partial(jit, mode=mode, **kwargs)
@@ -182,6 +200,8 @@ def simulate(kernel: Any, strict: bool = False, **options: Any) -> Simulated:
     on_print: receives `device_print`.
     activation_ranges=True: activation functions have the ranges that the hardware's tables cover, as NKI
     documents them: inputs outside raise UndefinedBehaviourError, and sin extrapolates beyond pi.
+    Elements of a result that were never written are NaN (4 for integers); a warning names them, or with
+    check=True, strict=True or OPENTRN_STRICT=1 an error.
     strict=True: raises UnsupportedError for Python that the real kernel compiler refuses, with its line
     (`opentrn.nki.check`).
     """
@@ -195,6 +215,7 @@ def simulate(kernel: Any, strict: bool = False, **options: Any) -> Simulated:
             where=caller_line(),
             cure=f"one of {', '.join(_OPTIONS)}",
         )
+    options["strict"] = strict or bool(options.get("check"))
     return Simulated(function, grid, options)
 
 

@@ -7,6 +7,7 @@ The device is a layer of its own that this package does not know: it connects it
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from opentrn.nki.arguments import (
     torch_type,
 )
 from opentrn.nki.dtypes import host_type, name_of
+from opentrn.nki.findings import on_unwritten
 from opentrn.nki.tensor import NkiTensor
 from opentrn.nki.traced import Call, Dialect, Traced, bind, name_of_kernel, result_array, write_back
 
@@ -74,6 +76,7 @@ def call(
     chip: str | None,
     check: bool,
     observe: Callable[[Traced], None],
+    strict: bool = False,
 ) -> Any:
     """A kernel on tensors; see `opentrn.nki.kernel.call`. Written arguments are updated in place."""
     import torch
@@ -89,7 +92,7 @@ def call(
         rebuild(value, name, note)
     name = name_of_kernel(function)
     device = _device_of(originals, name)
-    one = Call(function, dialect.launch(grid), arguments, chip or "", dialect, capacity=check)
+    one = Call(function, dialect.launch(grid), arguments, chip or "", dialect, capacity=check, strict=strict)
     tensors = [item for item in originals.values() if isinstance(item, torch.Tensor)]
     shapes_only = device.type == "meta" or any(_is_fake(tensor) for tensor in tensors)
     if device.type == "neuron":
@@ -185,9 +188,7 @@ def _with(one: Call, replace: dict[str, Any], values: bool) -> Call:
     arguments = {
         name: rebuild(value, name, lambda path, array: replace[path]) for name, value in one.arguments.items()
     }
-    return Call(
-        one.function, one.launch, arguments, one.chip, one.dialect, capacity=one.capacity, values=values
-    )
+    return dataclasses.replace(one, arguments=arguments, values=values)
 
 
 def _shapes(originals: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +203,9 @@ def _shapes(originals: dict[str, Any]) -> dict[str, Any]:
 
 def _execute(one: Call, check: bool) -> tuple[Traced, dict[str, np.ndarray], dict[str, np.ndarray]]:
     traced, arrays = one.traced(), one.arrays()
-    values = engine_hook.execute(traced.program, arrays, check=check)
+    values = engine_hook.execute(
+        traced.program, arrays, check=check, on_unwritten=on_unwritten([traced], one.strict)
+    )
     write_back(traced, values, arrays)
     return traced, arrays, values
 

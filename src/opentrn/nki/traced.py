@@ -40,6 +40,7 @@ from opentrn.nki.arguments import (
 from opentrn.nki.dtypes import name_of
 from opentrn.nki.enums import MemoryRegion
 from opentrn.nki.faults import counted_holders, definition_line, explained
+from opentrn.nki.findings import is_strict, tell_carried
 from opentrn.nki.overlap import PinnedTensors
 from opentrn.nki.tensor import NkiTensor
 from opentrn.nki.tracing import Tracer
@@ -114,6 +115,8 @@ class Traced:
     lnc: int
     outputs: list[NkiTensor] = field(default_factory=list)
     reorder: bool = False
+    kernel: str = "kernel"
+    told: bool = False  # that elements of its outputs are never written
 
     @cached_property
     def timing(self) -> Any:
@@ -178,6 +181,7 @@ class Call:
     world: int = 1
     capacity: bool = True  # checked: automatic tensors fit SBUF, pinned ones are not read where overwritten
     values: bool = True  # False: the arrays are placeholders, and the kernel may not look into them
+    strict: bool = False  # what else only warns is an error
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The input arrays by program name."""
@@ -235,6 +239,7 @@ class Call:
             surroundings(self.function),
             engine_hook.current(),
             self.capacity,
+            is_strict(self.strict),
         )
 
     def _trace(self) -> Traced:
@@ -273,6 +278,7 @@ class Call:
                 outputs = flatten_result(result)
                 updated = tracer.mark_outputs(outputs)
                 program = tracer.builder.finish(self.capacity)
+            tell_carried(tracer, is_strict(self.strict))
         inputs = {name: name.removeprefix("input_") for name in tracer.inputs}
         tracer.release()
         return Traced(
@@ -284,6 +290,7 @@ class Call:
             launch.cores,
             outputs,
             self.dialect.compiler_schedules and not tracer.kept_order,
+            name_of_kernel(self.function),
         )
 
 
@@ -297,6 +304,7 @@ def trace(
     world: int = 1,
     capacity: bool = True,
     dialect: Dialect = MODERN,
+    strict: bool = False,
 ) -> tuple[Traced, dict[str, np.ndarray]]:
     """The program of one call and its input arrays by program name.
 
@@ -312,6 +320,7 @@ def trace(
             rank,
             world,
             capacity,
+            strict=strict,
         )
         return call.traced(), call.arrays()
 

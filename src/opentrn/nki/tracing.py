@@ -248,6 +248,7 @@ class Tracer:
             return self._allocate_shared(storage)
         else:
             self._private_count += 1
+            self.places[f"private{self._private_count}_core{self.core}_{storage.name}"] = self.line
             storage.program_name = f"private{self._private_count}_core{self.core}_{storage.name}"
             storage.key = self.builder.hbm(storage.program_name, dims, dtype, kind="private")
         return whole_view(storage)
@@ -266,6 +267,7 @@ class Tracer:
                 )
             return whole_view(known)
         storage.program_name = f"shared{place}_{storage.name}"
+        self.places[storage.program_name] = self.line
         storage.key = self.builder.hbm(
             storage.program_name,
             storage.shape,
@@ -405,12 +407,14 @@ class Tracer:
             return known
         from opentrn.nki.dtypes import host_type
 
+        self.builder.keep_begin()  # no iteration's own, though one may be the first to ask
         source = self.constant(np.eye(size, dtype=np.float32).astype(host_type(dtype)))
         result = dst
         if result is None:
             result = self.allocate((size, size), dtype, MemoryRegion.sbuf, f"identity_{size}_{dtype}", None)
             self._identities[key] = result
         self.emit("dma_copy", dst=self.write(result), src=self.read(source))
+        self.builder.keep_end()
         return result
 
     def ones(self, columns: int, dtype: str) -> NkiTensor:

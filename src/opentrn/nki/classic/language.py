@@ -82,12 +82,8 @@ class LoopIndex(int):
         return self
 
 
-def affine_range(*bounds: Any, **_: Any) -> Iterator[LoopIndex]:
-    """Iterations of a loop; also `sequential_range`. Unrolled, with the first one's addresses.
-
-    In order, so a value that an iteration carries to the next is not noticed: accumulating, which looks the
-    same, is allowed.
-    """
+def sequential_range(*bounds: Any, **_: Any) -> Iterator[LoopIndex]:
+    """Iterations of a loop. Unrolled, with the first one's addresses."""
     tracer = active_or_none()
     if tracer is None:
         yield from _indices(bounds, 0)
@@ -118,7 +114,27 @@ def _indices(bounds: tuple[Any, ...], number: int) -> Iterator[LoopIndex]:
         first = False
 
 
-sequential_range = affine_range
+def affine_range(*bounds: Any, **_: Any) -> Iterator[LoopIndex]:
+    """As `sequential_range`; no iteration may need what an earlier one wrote, but accumulations may.
+
+    Values are those of iterations in order. What one carries to the next is found where the trace ends: a
+    warning, or in checked calls UndefinedBehaviourError.
+    """
+    tracer = active_or_none()
+    if tracer is None:
+        yield from _indices(bounds, 0)
+        return
+    flush(tracer)
+    tracer.locate()
+    tracer.builder.affine_begin()
+    try:
+        for index in sequential_range(*bounds):
+            flush(tracer)
+            tracer.builder.affine_iteration()
+            yield index
+        flush(tracer)
+    finally:
+        tracer.builder.affine_end()
 
 
 def loop_reduce(x: Tile, op: Any, loop_indices: Any, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:

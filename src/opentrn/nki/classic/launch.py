@@ -45,11 +45,13 @@ class ClassicKernel(MeasuredKernel):
         if mode in ("benchmark", "profile"):
             args, kwargs = tuple(map(_data, args)), {name: _data(value) for name, value in kwargs.items()}
         if mode == "benchmark" and on_host_arrays(args, kwargs):  # values are not asked for
-            traced, _ = trace(self.func, self.grid, args, kwargs, chip, capacity=check, dialect=CLASSIC)
+            traced, _ = trace(
+                self.func, self.grid, args, kwargs, chip, capacity=check, dialect=CLASSIC, strict=check
+            )
             self.measure(traced)
             return None
         observe = self.measure if mode in ("benchmark", "profile") else ignore
-        result = call(self.func, self.grid, args, kwargs, CLASSIC, chip, check, observe)
+        result = call(self.func, self.grid, args, kwargs, CLASSIC, chip, check, observe, check)
         return None if mode == "benchmark" else result
 
 
@@ -143,15 +145,16 @@ def profile(func: Any = None, **kwargs: Any) -> Any:
 def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a kernel on NumPy arrays.
 
-    check=True (ours): reads of what nothing has written, and more SBUF in use than there is, raise. What a
-    mask leaves out of a tile counts as not written. A kernel's own parameter of that name goes before it.
+    check=True (ours): reads of what nothing has written, results of which elements were never written, values
+    that `affine_range` carries, and more SBUF in use than there is, raise. What a mask leaves out of a tile
+    counts as not written. A kernel's own parameter of that name goes before it.
     """
     function = kernel.func if isinstance(kernel, Kernel) else kernel
     options = kernel.options if isinstance(kernel, Kernel) else {}
     if "check" in kwargs and "check" not in signature(function).parameters:
         options = {**options, "check": kwargs.pop("check")}
-    grid, chip = getattr(kernel, "grid", None), _chip_of(options)
-    return run(function, grid, args, kwargs, chip, CLASSIC, check=_checked(options))
+    grid, chip, check = getattr(kernel, "grid", None), _chip_of(options), _checked(options)
+    return run(function, grid, args, kwargs, chip, CLASSIC, strict=check, check=check)
 
 
 __all__ = [
