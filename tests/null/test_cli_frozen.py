@@ -34,7 +34,7 @@ _PROGRAM = {"--chip", "--dtype", "--help"}
 PROGRAM_OPTIONS = {
     "print": _PROGRAM | {"--output", "-o"},
     "verify": _PROGRAM | {"--symbol", "-s"},
-    "time": _PROGRAM | {"--symbol", "-s", "--path", "--trips", "--json"},
+    "time": _PROGRAM | {"--symbol", "-s", "--path", "--trips", "--reorder", "--json"},
     "diff": _PROGRAM | {"--symbol", "-s"},
     "kernels": {"--json", "--help"},
 }

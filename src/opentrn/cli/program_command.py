@@ -133,6 +133,9 @@ def time(
     trips: Annotated[
         int | None, typer.Option(min=0, help="Assumed passes of loops whose bound is a register.")
     ] = None,
+    reorder: Annotated[
+        bool, typer.Option("--reorder", help="As the classic compiler reschedules its kernels.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Simulate when every instruction runs: engines, bytes, stalls, what bounds it."""
@@ -141,7 +144,9 @@ def time(
 
     program = load(source, chip, dtype)
     registers = None if trips is None else assume_trips(program, trips)
-    timing = simulate(program, parse_symbols(symbol), record=path, registers=registers)
+    timing = simulate(
+        program, parse_symbols(symbol), record=path, registers=registers, reorder=reorder
+    )
     if as_json:
         typer.echo(json.dumps({
             "program": timing.program, "chip": timing.chip, "nanoseconds": timing.nanoseconds, "busy": timing.busy,  # noqa: E501
