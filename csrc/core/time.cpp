@@ -32,6 +32,8 @@ Walker::Need Walker::need(const TimeInstruction& t, u8 engine) {
       });
     else
       each_chunk(o, first, last, [&](Chunk& c) {
+        // A compiler that reorders has a second place for what is loaded: a load may be one version ahead.
+        if (reorders() && engine == dma_engine_id) return raise(c.earlier, 1, c.reader, c.reader_event);
         // An engine keeps its own order, unless instructions may be reordered.
         if (c.write_engine != engine) raise(c.written, 2, c.writer, c.writer_event);
         if (reorders() && c.write_engine == engine) raise(c.streamed, 2, c.writer, c.writer_event);
@@ -48,6 +50,7 @@ void Walker::touch(const TimeInstruction& t, i32 instruction, u8 engine, i64 rea
     const auto [first, last] = ranges[k - t.first_operand];
     if (o.write)
       each_chunk(o, first, last, [&](Chunk& c) {
+        c.earlier = std::max(c.read, c.written);
         c.written = visible;
         c.streamed = streamed ? streamed : visible;
         c.writer = instruction;

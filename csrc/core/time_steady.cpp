@@ -135,6 +135,7 @@ void Walker::snapshot(const LoopFacts& f, Snapshot& s) {
     push(k.written);
     push(k.read);
     push(k.streamed);
+    push(k.earlier);
     s.state.push_back((k.written > s.reference ? k.write_engine : nobody) * 256 +
                       (k.read > s.reference ? k.read_engine : nobody));
   }
@@ -238,6 +239,7 @@ void Walker::skip(Frame& frame, const LoopFacts& f, const Snapshot& then, i64 pe
           c = source;
           c.written += k * one;
           c.streamed += k * one;
+          c.earlier += c.earlier ? k * one : 0;
           c.read += c.read ? k * one : 0;
         });
       }
@@ -269,6 +271,7 @@ void Walker::skip(Frame& frame, const LoopFacts& f, const Snapshot& then, i64 pe
       shift(chunks[c].written);
       shift(chunks[c].read);
       shift(chunks[c].streamed);
+      shift(chunks[c].earlier);
     }
   horizon += horizon > ref ? (horizon - then.horizon) * periods : 0;
   Statistics before = then.statistics, after = statistics;

@@ -13,6 +13,7 @@ inline constexpr int cause_count = 5, waits_for_semaphore = 4;
 
 struct Chunk {
   i64 written = 0, read = 0;
+  i64 earlier = 0;               // when the readers of what stood here before that were done
   i64 streamed = 0;              // when the writer's own engine may follow it element by element
   i32 writer = -1, reader = -1;  // instruction (static), for stall causes
   i32 writer_event = -1, reader_event = -1;

@@ -350,3 +350,21 @@ def test_reordered_instructions_never_pass_what_they_depend_on(
                 assert starts[later] >= ends[earlier] - 1e-6, (earlier, later)
             if engine == mine:
                 assert starts[later] >= ends[earlier] - 1e-6 or starts[earlier] >= ends[later] - 1e-6
+
+
+def test_a_reordered_load_is_at_most_one_version_ahead() -> None:
+    """Its tile has two places in time: the readers of the version before the last are done when it starts."""
+    b = Builder(chip="trn2")
+    source = b.hbm("source", (128, 16 * 512), "float32")
+    tile, total = b.sbuf("tile", (128, 512), "float32"), b.sbuf("total", (128, 512), "float32")
+    b.emit("memset", dst=total, value=0.0)
+    for k in range(16):
+        b.emit("dma_copy", dst=tile, src=b.access(source, ((16 * 512, 128), (1, 512)), k * 512))
+        for _ in range(8):
+            b.emit("tensor_tensor", dst=total, data1=total, data2=tile, op="add")
+    program = b.finish()
+    free, kept = (time(program, reorder=reorder, record=True) for reorder in (True, False))
+    starts, ends = (np.asarray(free.intervals[k])[1:].reshape(16, 9) for k in ("start_ns", "end_ns"))
+    assert (starts[2:, 0] >= ends[:-2, 8] - 1e-6).all()
+    assert (starts[1:, 0] < ends[:-1, 8]).all() and free.nanoseconds < kept.nanoseconds
+    assert (starts[:, 1] >= ends[:, 0] - 1e-6).all()
