@@ -87,7 +87,8 @@ bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, 
     i64 start, end, until;
     i32 buffer;
   };
-  std::vector<Block> active;
+  auto by_start = [](const Block& a, const Block& b) { return a.start < b.start; };
+  std::vector<Block> active;  // by start
   std::vector<Life> pinned;
   for (const Life& l : lives)
     if (p.buffers[l.buffer].pinned) pinned.push_back(l);
@@ -99,11 +100,15 @@ bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, 
     std::erase_if(active, [&](const Block& b) { return b.until < l.start; });
     const i64 size = place_bytes(bank ? Space::psum : Space::sbuf, l.bytes);
     const i64 want = size * copies[n];
-    std::vector<Block> busy = active;
-    for (const Life& q : pinned)
-      if (q.start <= l.end && l.start <= q.end)
-        busy.push_back({p.buffers[q.buffer].byte, p.buffers[q.buffer].byte + q.bytes, 0, q.buffer});
-    std::sort(busy.begin(), busy.end(), [](const Block& a, const Block& b) { return a.start < b.start; });
+    std::vector<Block> with_pinned;
+    if (!pinned.empty()) {
+      with_pinned = active;
+      for (const Life& q : pinned)
+        if (q.start <= l.end && l.start <= q.end)
+          with_pinned.push_back({p.buffers[q.buffer].byte, p.buffers[q.buffer].byte + q.bytes, 0, q.buffer});
+      std::sort(with_pinned.begin(), with_pinned.end(), by_start);
+    }
+    const std::vector<Block>& busy = pinned.empty() ? active : with_pinned;
     auto fit = [&](i64 from) -> i64 {
       i64 at = (from + align - 1) / align * align;
       auto settle = [&](i64 x) {
@@ -119,24 +124,26 @@ bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, 
     i64 at = fit(pointer);
     if (at < 0) at = fit(0);
     if (at < 0) {
-      std::sort(busy.begin(), busy.end(),
+      std::vector<Block> held_by = busy;
+      std::sort(held_by.begin(), held_by.end(),
                 [](const Block& a, const Block& b) { return a.end - a.start > b.end - b.start; });
       i64 held = 0;
       holders.clear();
-      for (std::size_t k = 0; k < busy.size(); ++k) {
-        held += busy[k].end - busy[k].start;
+      for (std::size_t k = 0; k < held_by.size(); ++k) {
+        const Block& one = held_by[k];
+        held += one.end - one.start;
         if (k < 8)
-          holders +=
-              (k ? ", " : "") + p.buffers[busy[k].buffer].name + " " + std::to_string(busy[k].end - busy[k].start);
+          holders += (k ? ", " : "") + p.buffers[one.buffer].name + " " + std::to_string(one.end - one.start);
       }
-      if (busy.size() > 8) holders += ", and " + std::to_string(busy.size() - 8) + " more";
+      if (held_by.size() > 8) holders += ", and " + std::to_string(held_by.size() - 8) + " more";
       holders = "tensor '" + p.buffers[l.buffer].name + "' needs " + std::to_string(l.bytes) +
                 " bytes per partition, and of " + std::to_string(capacity) + " there are " + std::to_string(held) +
                 " held by " + (holders.empty() ? "nothing" : holders);
       return false;
     }
     placed.push_back({l.buffer, at});
-    active.push_back({at, at + want, l.end, l.buffer});
+    const Block block{at, at + want, l.end, l.buffer};
+    active.insert(std::upper_bound(active.begin(), active.end(), block, by_start), block);
     pointer = at + want >= capacity ? 0 : at + want;
   }
   return true;

@@ -30,7 +30,7 @@ VARIABLES: tuple[Variable, ...] = (
         "OPENTRN_STRICT",
         "0",
         ("0", "1"),
-        "1: raise what the real chip cannot do; check classic kernels, and raise what kernels are else warned of",
+        "1: raise what the real chip cannot do and what kernels are warned of; check classic kernels",
     ),
     Variable("OPENTRN_NUMERICS", "host", ("host",), "where eager values come from: PyTorch's CPU kernels"),
     Variable("OPENTRN_AS", "", ("", "torchneuron-2.33"), "behave as this release of the real stack"),

@@ -144,9 +144,7 @@ def time(
 
     program = load(source, chip, dtype)
     registers = None if trips is None else assume_trips(program, trips)
-    timing = simulate(
-        program, parse_symbols(symbol), record=path, registers=registers, reorder=reorder
-    )
+    timing = simulate(program, parse_symbols(symbol), record=path, registers=registers, reorder=reorder)
     if as_json:
         typer.echo(json.dumps({
             "program": timing.program, "chip": timing.chip, "nanoseconds": timing.nanoseconds, "busy": timing.busy,  # noqa: E501

@@ -8,6 +8,7 @@ access patterns.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +17,13 @@ import numpy as np
 
 from opentrn.errors import UnsupportedError
 
+_ALL = slice(None)
+
 
 class Index:
     """An integer per position of a tile of shape `dims` (sizes of 1 broadcast)."""
 
-    __slots__ = ("array", "coefs", "const", "dims")
+    __slots__ = ("array", "coefs", "const", "dims", "spread")
     __array_priority__ = 1000.0
 
     def __init__(
@@ -31,6 +34,7 @@ class Index:
         array: np.ndarray | None = None,
     ) -> None:
         self.dims, self.coefs, self.const, self.array = dims, coefs, const, array
+        self.spread: list[Index | None] = [None, None]  # itself as a column, and as a row, once asked for
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,6 +56,15 @@ class Index:
         return result
 
     def __getitem__(self, key: Any) -> Index:
+        if len(self.dims) == 1 and type(key) is tuple and len(key) == 2:
+            place = 1 if key[0] is None else 0  # of ':'
+            if key[1 - place] is None and key[place] == _ALL:
+                if self.spread[place] is None:
+                    self.spread[place] = self._extended(key)
+                return self.spread[place]  # type: ignore[return-value]
+        return self._extended(key)
+
+    def _extended(self, key: Any) -> Index:
         items = key if isinstance(key, tuple) else (key,)
         dims: list[int] = []
         coefs: list[int] = []
@@ -228,7 +241,12 @@ class Mask:
 
 def arange(*bounds: Any) -> Index:
     """Consecutive integers as a one-dimensional index."""
-    values = range(*(int(b) for b in bounds))
+    return _arange(*map(int, bounds))
+
+
+@functools.lru_cache(maxsize=4096)
+def _arange(*bounds: int) -> Index:  # loops make the same few again and again; an index does not change
+    values = range(*bounds)
     return Index((len(values),), (values.step,), values.start)
 
 

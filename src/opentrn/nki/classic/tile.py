@@ -200,6 +200,9 @@ class Tile(NKIObject):
 
     def _block(self, items: list[Any]) -> Tile:
         assert self.blocks is not None
+        known = self._known_block(items)
+        if known is not None:
+            return known
         place = list(self.block_place)
         while items and len(place) < len(self.blocks.dims):
             item = items.pop(0)
@@ -222,6 +225,19 @@ class Tile(NKIObject):
             return Tile(None, None, self.blocks, tuple(place))
         inner = Tile(self.blocks.at(tuple(place)))
         return inner[tuple(items)] if items else inner
+
+    def _known_block(self, items: list[Any]) -> Tile | None:
+        """A view of a block used before, by integers and then a tile's indices: the usual case."""
+        assert self.blocks is not None
+        rank = len(self.blocks.dims)
+        if self.block_place or len(items) <= rank:
+            return None
+        try:
+            view = self.blocks.made.get(tuple(items[:rank]))
+        except TypeError:  # an index or a slice
+            return None
+        rest = items[rank:]
+        return None if view is None or _has_tile(rest) else Tile(index_view(view, rest))
 
     def reshape(self, shape: Any = None, *more: Any) -> Tile:
         dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape, *more)
