@@ -132,8 +132,7 @@ bool place(Program& p, const std::vector<Life>& lives, i64 capacity, i64 align, 
       for (std::size_t k = 0; k < held_by.size(); ++k) {
         const Block& one = held_by[k];
         held += one.end - one.start;
-        if (k < 8)
-          holders += (k ? ", " : "") + p.buffers[one.buffer].name + " " + std::to_string(one.end - one.start);
+        if (k < 8) holders += (k ? ", " : "") + p.buffers[one.buffer].name + " " + std::to_string(one.end - one.start);
       }
       if (held_by.size() > 8) holders += ", and " + std::to_string(held_by.size() - 8) + " more";
       holders = "tensor '" + p.buffers[l.buffer].name + "' needs " + std::to_string(l.bytes) +
