@@ -89,7 +89,8 @@ class Timing:
 
     @property
     def roofline(self) -> dict[str, float]:
-        """Arithmetic intensity (FLOP per HBM byte), achieved and attainable TFLOP/s (bf16 array peak)."""
+        """Arithmetic intensity (FLOP per HBM byte), achieved and attainable TFLOP/s (bf16 peak), and the
+        rate of the DMA engines."""
         chip = constants(self.chip)
         cores = len(self.core_nanoseconds)
         peak = 2 * 128 * 128 * chip["tensor_ghz"] * 1e-3 * cores
@@ -101,7 +102,19 @@ class Timing:
             "achieved_tflops": achieved,
             "attainable_tflops": min(peak, intensity * bandwidth),
             "peak_tflops": peak,
+            "dma_gbytes_per_second": bandwidth * 1e3,
         }
+
+    def _place_on_roofline(self) -> str:
+        roofline = self.roofline
+        if not self.flops:  # no products: what moves is what counts
+            rate = self.hbm_bytes / self.nanoseconds if self.nanoseconds else 0.0
+            peak = roofline["dma_gbytes_per_second"]
+            return f"no products; HBM: {rate:.1f} of {peak:.1f} GB/s that the DMA engines move"
+        return (
+            f"{self.flops / 1e9:.3f} GFLOP, {roofline['achieved_tflops']:.2f} of {roofline['attainable_tflops']:.2f} "  # noqa: E501
+            f"attainable TFLOP/s at {roofline['flop_per_byte']:.1f} FLOP per HBM byte"
+        )
 
     def table(self) -> str:
         """What a kernel author wants to know, as lines of text; what the figures assume comes first."""
@@ -117,11 +130,7 @@ class Timing:
                 f"{self.counts.get(engine, 0):>14}"
             )
         lines += [f"{path}: {moved / 1e6:.3f} MB" for path, moved in sorted(self.bytes.items())]
-        roofline = self.roofline
-        lines.append(
-            f"{self.flops / 1e9:.3f} GFLOP, {roofline['achieved_tflops']:.2f} of {roofline['attainable_tflops']:.2f} "  # noqa: E501
-            f"attainable TFLOP/s at {roofline['flop_per_byte']:.1f} FLOP per HBM byte"
-        )
+        lines.append(self._place_on_roofline())
         for stall in self.stalls[:3]:
             lines.append(
                 f"stall {stall.nanoseconds / 1e3:.3f} µs: {stall.engine} {stall.instruction} {stall.cause} ({stall.source})"  # noqa: E501
