@@ -59,6 +59,10 @@ class UnknownValueError(UnsupportedError, TypeError):
     """The values of a tensor are asked for while a kernel is traced, when there are none."""
 
 
+class NewerNameError(UnsupportedError, AttributeError):
+    """A name that a later release of NKI has than the chosen one: an AttributeError, as it would be there."""
+
+
 class UnimplementedError(OpenTRNError):
     """What the real chip can do and OpenTRN does not do yet."""
 

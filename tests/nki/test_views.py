@@ -171,7 +171,15 @@ def test_view_rescales_the_last_dimension(tracer):
         tracer.allocate((64, 3), "uint8", SBUF, "u", None).view("float32")
 
 
-def test_rearrange_splits_orders_and_merges(tracer):
+@pytest.fixture
+def views_by_method():
+    """NKI 0.5.0, which added them."""
+    nki_version.use("0.5.0")
+    yield
+    nki_version.use(None)
+
+
+def test_rearrange_splits_orders_and_merges(tracer, views_by_method):
     tensor = tracer.allocate((128, 24), "float32", SBUF, "t", None)
     view = tensor.rearrange(("b", ("h", "w")), ("b", "w", "h"), {"h": 4})
     assert view.shape == (128, 6, 4) and view.strides == (24, 1, 6)
@@ -193,7 +201,7 @@ def test_rearrange_splits_orders_and_merges(tracer):
         tensor.rearrange(("b", ("h", "w")), ("b", ("w", "h")), {"h": 4})
 
 
-def test_selections_at_run_time():
+def test_selections_at_run_time(views_by_method):
     """Rows by a column of numbers, one plane by a single number: `vector_select` and `select`."""
 
     @nki.jit
@@ -220,7 +228,7 @@ def test_selections_at_run_time():
     np.testing.assert_array_equal(second, table[:, 2])
 
 
-def test_what_a_view_cannot_select(tracer):
+def test_what_a_view_cannot_select(tracer, views_by_method):
     tile = tracer.allocate((64, 8), "float32", SBUF, "t", None)
     hbm = tracer.allocate((64, 8), "float32", HBM, "u", None)
     index = tracer.allocate((64, 1), "int32", SBUF, "i", None)

@@ -20,6 +20,7 @@ enum class Takes : u8 {
   read,              // a view
   read_if_given,     // a view or None
   scalar,            // a number, a view or None
+  filling,           // a number of the kind that the first argument, a view, holds
   flag,              // True or False
   integer,           // an int
   integer_if_given,  // an int or None
@@ -27,11 +28,12 @@ enum class Takes : u8 {
   sequence,          // a tuple; None is an empty one
   token,             // an operation or a member of an enumeration, named by `name_of`
   plain,             // what emit takes
-  ignored
+  ignored,
+  absent  // None; anything else is Python's
 };
-constexpr std::array<const char*, 13> takes_names = {
-    "write", "write_if_given", "read",  "read_if_given", "scalar", "flag", "integer", "integer_if_given",
-    "real",  "sequence",       "token", "plain",         "ignored"};
+constexpr std::array<const char*, 15> takes_names = {
+    "write", "write_if_given", "read",  "read_if_given", "scalar",  "filling", "flag", "integer", "integer_if_given",
+    "real",  "sequence",       "token", "plain",         "ignored", "absent"};
 constexpr std::size_t arguments_max = 32;
 
 struct Argument {
@@ -149,7 +151,7 @@ py::object recorder(py::function python, const std::string& instruction, py::lis
     auto [name, takes, name_of] = h.cast<std::tuple<py::str, std::string, py::object>>();
     const auto it = std::find(takes_names.begin(), takes_names.end(), takes);
     const int parameter = definition(Opcode(op)).find(name);
-    const bool known = parameter >= 0 || name.cast<std::string>() == "name" || takes == "ignored";
+    const bool known = parameter >= 0 || name.cast<std::string>() == "name" || takes == "ignored" || takes == "absent";
     if (it == takes_names.end() || !known)
       fail(Category::configuration, instruction + ": argument '" + name.cast<std::string>() + "' (" + takes + ")");
     r->arguments.push_back({name.inc_ref().ptr(), Takes(it - takes_names.begin()), parameter,
@@ -203,6 +205,12 @@ bool PyBuilder::record(Recorded& r, PyObject* const* given) {
         return view(o);
       case Takes::scalar:
         return PyFloat_CheckExact(o) || PyLong_CheckExact(o) ? value_of(o) : view(o);
+      case Takes::filling: {
+        const Dtype dtype = b.program->accesses[arguments_[0].payload].dtype;
+        const bool packed = std::string_view(dtype_names[int(dtype)]).ends_with("_x4");
+        const bool fits = PyLong_CheckExact(o) || (PyFloat_CheckExact(o) && !is_integer(dtype));
+        return fits && !packed ? std::optional(value_of(o)) : std::nullopt;
+      }
       case Takes::flag:
         return o == Py_True || o == Py_False ? std::optional(value_of(o)) : std::nullopt;
       case Takes::integer:
@@ -221,6 +229,10 @@ bool PyBuilder::record(Recorded& r, PyObject* const* given) {
     Argument& a = r.arguments[n];
     PyObject* o = given[n];
     if (a.takes == Takes::ignored) continue;
+    if (a.takes == Takes::absent) {
+      if (o != Py_None) return false;
+      continue;
+    }
     if (a.takes == Takes::token) o = name_of(a, o);
     if (!o || o == Py_None) {
       const bool none = a.takes == Takes::write_if_given || a.takes == Takes::read_if_given ||

@@ -16,7 +16,16 @@ from typing import Any, TypeAlias
 
 from opentrn.core._C import recorder
 from opentrn.nki import enums
-from opentrn.nki.isa_common import command, member, op_name, reduction_name
+from opentrn.nki.isa_common import (
+    classic_op_name,
+    classic_reduction_name,
+    command,
+    fill_value,
+    member,
+    op_name,
+    reduction_name,
+)
+from opentrn.nki.newer import parameters_of, require_parameter
 from opentrn.nki.tracing import active
 
 # Kinds of parameters. To a type checker each is Any: kernels pass tiles, views, numbers, registers.
@@ -25,6 +34,7 @@ WriteIfGiven: TypeAlias = Any
 Read: TypeAlias = Any
 ReadIfGiven: TypeAlias = Any
 Scalar: TypeAlias = Any
+Filling: TypeAlias = Any  # of the tile that is the first argument
 Expression: TypeAlias = Any
 Operation: TypeAlias = Any
 OperationOrEqual: TypeAlias = Any
@@ -56,6 +66,7 @@ _MODERN: dict[str, str] = {
     "Read": "t.read({0})",
     "ReadIfGiven": "None if {0} is None else t.read({0})",
     "Scalar": "t.scalar({0})",
+    "Filling": "fill_value(dst, {0})",
     "Expression": "t.expression({0})",
     "Operation": "op_name({0})",
     "OperationOrEqual": "op_name({0}) or 'equal'",
@@ -96,6 +107,7 @@ _READ_BY_BUILDER = {
     "Read": "read",
     "ReadIfGiven": "read_if_given",
     "Scalar": "scalar",
+    "Filling": "filling",
     "Expression": "integer",
     "Flag": "flag",
     "Integer": "integer",
@@ -123,7 +135,9 @@ _TOKENS: dict[str, Callable[[Any], str | None]] = {
 def instruction(function: Callable[..., None]) -> Callable[..., None]:
     """A modern instruction: each annotated argument goes to the builder under its own name."""
     name = function.__name__
-    body = ["t = active()", "t.locate()", f"t.emit({name!r}, {_arguments(function, _MODERN)})"]
+    later = parameters_of(f"nki.isa.{name}")
+    checks = [f"require_parameter('nki.isa.{name}', {parameter!r}, {parameter})" for parameter in later]
+    body = [*checks, "t = active()", "t.locate()", f"t.emit({name!r}, {_arguments(function, _MODERN)})"]
     in_python = _generate(function, body, {})
     arguments, defaults = [], {}
     for parameter in inspect.signature(function).parameters.values():
@@ -132,7 +146,8 @@ def instruction(function: Callable[..., None]) -> Callable[..., None]:
         kind = parameter.annotation
         if kind not in _READ_BY_BUILDER and kind not in _TOKENS:
             return in_python
-        arguments.append((parameter.name, _READ_BY_BUILDER.get(kind, "token"), _TOKENS.get(kind)))
+        taken = "absent" if parameter.name in later else _READ_BY_BUILDER.get(kind, "token")
+        arguments.append((parameter.name, taken, _TOKENS.get(kind)))
         if parameter.default is not parameter.empty:
             defaults[parameter.name] = parameter.default
     recorded: Callable[..., None] = recorder(in_python, name, arguments, defaults)
@@ -160,7 +175,8 @@ def tile_instruction(
             f"out, fixed = dtype_or(dtype, {default})",
             f"return generic({function.__name__!r}, {shape}, out, fixed, {result_box}, **arguments)",
         ]
-        return _generate(function, body, {**vars(tile), **vars(operations)})
+        tokens = {"op_name": classic_op_name, "reduction_name": classic_reduction_name}
+        return _generate(function, body, {**vars(tile), **vars(operations)}, tokens)
 
     return decorate
 
@@ -173,8 +189,11 @@ def _arguments(function: Callable[..., Any], conversions: dict[str, str], done: 
     return ", ".join(given)
 
 
-def _generate(function: Callable[..., Any], body: list[str], names: dict[str, Any]) -> Callable[..., Any]:
-    """`function` with another body; its signature, documentation and file stay."""
+def _generate(
+    function: Callable[..., Any], body: list[str], names: dict[str, Any], tokens: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """`function` with another body; its signature, documentation and file stay. tokens: how operations are
+    named, where not as in modern kernels."""
     signature = inspect.signature(function)
     defaults = {
         f"default_{name}": parameter.default
@@ -194,8 +213,9 @@ def _generate(function: Callable[..., Any], body: list[str], names: dict[str, An
         text.append(f"{parameter}={default}" if default in defaults else str(parameter))
     source = f"def {function.__name__}({', '.join(text)}):\n    " + "\n    ".join(body)
     helpers = {
-        "active": active, "command": command, "enums": enums, "member": member, "op_name": op_name,
-        "reduction_name": reduction_name,
+        "active": active, "command": command, "enums": enums, "fill_value": fill_value, "member": member,
+        "op_name": op_name, "reduction_name": reduction_name, "require_parameter": require_parameter,
+        **(tokens or {}),
     }  # fmt: skip
     space: dict[str, Any] = {**names, **helpers, **defaults}
     exec(compile(source, function.__code__.co_filename, "exec"), space)

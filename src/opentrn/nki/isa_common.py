@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.errors import UnsupportedError
+from opentrn.errors import ArgumentTypeError, UnsupportedError
+from opentrn.nki.dtypes import ELEMENT_OF
 from opentrn.nki.enums import reduce_cmd
+from opentrn.nki.tracing import active
 
-# Classic kernels (and a few modern ones) name ALU operations by NumPy functions.
+# Classic kernels name operations by NumPy functions, too; the modern documentation lists none.
 _NUMPY_OPERATIONS = {
     np.add: "add",
     np.subtract: "subtract",
@@ -66,7 +68,7 @@ _AS_REDUCTION = {"max": "maximum", "min": "minimum", "sum": "add", "prod": "mult
 
 
 def op_name(op: Any) -> str | None:
-    """The builder's name of an operation token: an `nl` function or a NumPy one. None stays None.
+    """The builder's name of an operation token, an `nl` function. None stays None.
 
     Raises UnsupportedError for anything else: since NKI 0.3.0 tokens are functions, not strings.
     """
@@ -74,16 +76,31 @@ def op_name(op: Any) -> str | None:
         return None
     name = getattr(op, "nki_op", None)
     if name is None:
-        try:
-            name = _NUMPY_OPERATIONS.get(op)
-        except TypeError:
-            name = None
-    if name is None:
+        numpys = _of_numpy(op)
         raise UnsupportedError(
-            f"{op!r} is no NKI operation",
-            cure="pass a function of nki.language, e.g. nl.add",
+            f"{op!r} is no NKI operation"
+            + (": only classic kernels take NumPy's functions" if numpys else ""),
+            cure=f"pass a function of nki.language, e.g. nl.{numpys or 'add'}",
         )
-    return name
+    return str(name)
+
+
+def _of_numpy(op: Any) -> str | None:
+    try:
+        return _NUMPY_OPERATIONS.get(op)
+    except TypeError:  # not hashable
+        return None
+
+
+def classic_op_name(op: Any) -> str | None:
+    """As `op_name`, for classic kernels: NumPy functions are tokens as well."""
+    return _of_numpy(op) or op_name(op)
+
+
+def classic_reduction_name(op: Any) -> str | None:
+    """As `reduction_name`, for classic kernels."""
+    name = classic_op_name(op)
+    return None if name is None else _AS_REDUCTION.get(name, name)
 
 
 def reduction_name(op: Any) -> str | None:
@@ -105,6 +122,22 @@ def member(value: Any, kind: type[Enum], argument: str) -> str:
     except ValueError:
         pass
     raise UnsupportedError(f"{argument} must be a member of nisa.{kind.__name__}, not {value!r}")
+
+
+def fill_value(dst: Any, value: Any) -> Any:
+    """What `memset` writes. Raises ArgumentTypeError for a float in a tile of integers, and for what is not 0
+    in one of packed elements."""
+    dtype = getattr(dst, "dtype", "")
+    if dtype in ELEMENT_OF and value != 0:
+        raise ArgumentTypeError(
+            f"memset of {value!r} into a tile of {dtype}", cure="only 0 fills packed elements"
+        )
+    if str(dtype).startswith(("int", "uint", "bool")) and isinstance(value, (float, np.floating)):
+        raise ArgumentTypeError(
+            f"memset of the float {value!r} into a tile of {dtype}: NKI 0.3.0 casts no value",
+            cure=f"pass an integer, e.g. {round(value) if np.isfinite(value) else 0}",
+        )
+    return active().scalar(value)
 
 
 def command(value: Any) -> str:

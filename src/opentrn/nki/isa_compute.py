@@ -13,6 +13,7 @@ from opentrn.nki.enums import matmul_perf_mode
 from opentrn.nki.instruction import (
     Command,
     Engine,
+    Filling,
     Flag,
     Float,
     Integer,
@@ -30,6 +31,7 @@ from opentrn.nki.instruction import (
     instruction,
 )
 from opentrn.nki.isa_common import command, op_name, reduction_name
+from opentrn.nki.newer import require_parameter
 from opentrn.nki.tracing import active
 
 _UNKNOWN = enums.engine.unknown
@@ -183,8 +185,10 @@ def tensor_scalar_reduce(
 ) -> None:
     """`tensor_scalar` with one operation, and its reduction along the free dimensions.
 
-    NKI 0.6.0 adds reduce_cmd, reduce_init and reduce_res_negate; they go to the builder only where given.
+    later: reduce_cmd and reduce_init (NKI 0.4.0), reduce_res_negate (0.6.0).
     """
+    for parameter in later:
+        require_parameter("nki.isa.tensor_scalar_reduce", parameter, True)
     t = active()
     t.locate()
     if "reduce_cmd" in later:
@@ -282,7 +286,7 @@ def exponential(
 
 
 @instruction
-def memset(dst: Write, value: Scalar, engine: Engine = _UNKNOWN, name: Plain = None) -> None:
+def memset(dst: Write, value: Filling, engine: Engine = _UNKNOWN, name: Plain = None) -> None:
     """Fill a tile with a constant."""
 
 

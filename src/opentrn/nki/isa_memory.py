@@ -26,6 +26,7 @@ from opentrn.nki.instruction import (
     instruction,
 )
 from opentrn.nki.isa_common import member, reduction_name
+from opentrn.nki.newer import require_parameter
 from opentrn.nki.registers import VirtualRegister, new_register
 from opentrn.nki.tracing import active
 
@@ -71,6 +72,7 @@ def dma_compute(
     oob_mode: Any = _ERROR,
 ) -> None:
     """Scaled element-wise reduction inside the DMA engines; scatter-add and gather-add."""
+    require_parameter("nki.isa.dma_compute", "oob_mode", oob_mode, _ERROR)
     t = active()
     t.locate()
     t.emit(

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from opentrn.errors import UnsupportedError
+from opentrn.nki.newer import NewerMethod
 
 
 class Indirect:
@@ -46,11 +47,13 @@ class NamedViews:
 
     __slots__ = ()
 
+    @NewerMethod
     def slice(self: Any, dim: int, start: int, stop: int, step: int = 1) -> Any:
         key: list[Any] = [slice(None)] * self.ndim
         key[dim] = slice(start, stop, step)
         return self[tuple(key)]
 
+    @NewerMethod
     def select(self: Any, dim: int, index: Any) -> Any:
         """One element along a dimension; a tensor as index names it when the kernel runs."""
         if isinstance(index, NamedViews):
@@ -67,6 +70,7 @@ class NamedViews:
         step, _ = steps.pop(dim), counts.pop(dim)
         return self._like(self.offset, steps, counts, Indirect("scalar", index, step, dim, None))
 
+    @NewerMethod
     def vector_select(self: Any, dim: int, vector_offset: Any) -> Any:
         """A row of HBM for each partition of `vector_offset`."""
         self._check_direct("vector_select")
@@ -79,15 +83,18 @@ class NamedViews:
         if self.indirection is not None:
             raise UnsupportedError(f"{self.name}: {method} of a view that already has a runtime offset")
 
+    @NewerMethod
     def indirect(self: Any, index: Any, num_elem: int | None = None) -> Any:
         raise UnsupportedError(
             f"{self.name}: tensor indirection (NeuronCore-v4) is not modelled",
             cure="gather with nisa.nc_n_gather or nisa.local_gather, or by DMA with vector_select",
         )
 
+    @NewerMethod
     def is_indirect(self: Any) -> bool:
         return self.indirection is not None
 
+    @NewerMethod
     def is_contiguous(self: Any) -> bool:
         """Whether the view's elements lie side by side, within a partition on chip."""
         expected, held = 1, self._storage.on_chip
@@ -97,6 +104,7 @@ class NamedViews:
             expected *= count
         return self.indirection is None
 
+    @NewerMethod
     def rearrange(
         self: Any, src_pattern: Any, dst_pattern: Any, fixed_sizes: dict[str, int] | None = None
     ) -> Any:
@@ -117,10 +125,10 @@ class NamedViews:
                 f"{self.name}: {dst_pattern} does not have the dimensions of {src_pattern}"
             )
         split = self.reshape(tuple(sizes[name] for name in names))
-        moved = split.permute(tuple(names.index(name) for name in order))
+        moved = split._permute(tuple(names.index(name) for name in order))
         return moved.reshape(tuple(math.prod(sizes[name] for name in _names(entry)) for entry in dst_pattern))
 
-    def permute(self: Any, *dims: Any) -> Any:
+    def _permute(self: Any, *dims: Any) -> Any:
         order = tuple(dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims)
         if sorted(order) != list(range(self.ndim)):
             raise UnsupportedError(f"{self.name}: permute{order} is no permutation of {self.ndim} dimensions")
@@ -128,7 +136,7 @@ class NamedViews:
             raise UnsupportedError(f"{self.name}: the partition dimension cannot be permuted by a view")
         return self._with([self._steps[d] for d in order], [self._counts[d] for d in order])
 
-    def broadcast(self: Any, dim: int, size: int) -> Any:
+    def _broadcast(self: Any, dim: int, size: int) -> Any:
         if self._counts[dim] != 1:
             raise UnsupportedError(
                 f"{self.name}: dimension {dim} has size {self._counts[dim]}, only 1 broadcasts"
@@ -143,7 +151,7 @@ class NamedViews:
         result = self
         for dim, size in enumerate(shape):
             if result.shape[dim] != size:
-                result = result.broadcast(dim, size)
+                result = result._broadcast(dim, size)
         return result
 
     def expand(self: Any, dim: int) -> Any:
@@ -153,7 +161,7 @@ class NamedViews:
         counts.insert(dim, 1)
         return self._with(steps, counts)
 
-    expand_dim = expand
+    expand_dim = NewerMethod(expand)
 
     def squeeze(self: Any, dim: int) -> Any:
         if self._counts[dim] != 1:
@@ -162,8 +170,9 @@ class NamedViews:
         del steps[dim], counts[dim]
         return self._with(steps, counts)
 
-    squeeze_dim = squeeze
+    squeeze_dim = NewerMethod(squeeze)
 
+    @NewerMethod
     def reshape_dim(self: Any, dim: int, shape: Any) -> Any:
         shape = [int(n) for n in shape]
         if -1 in shape:
@@ -175,7 +184,9 @@ class NamedViews:
         merged = math.prod(self._counts[start : stop + 1])
         return self.reshape((*self._counts[:start], merged, *self._counts[stop + 1 :]))
 
-    flatten_dims = flatten
+    flatten_dims = NewerMethod(flatten)
+
+    permute, broadcast = NewerMethod(_permute), NewerMethod(_broadcast)
 
     def _with(self: Any, steps: Any, counts: Any) -> Any:
         return self._like(self.offset, steps, counts, self.indirection)

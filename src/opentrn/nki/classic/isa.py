@@ -28,7 +28,9 @@ from opentrn.nki.instruction import (
     WriteIfGiven,
     tile_instruction,
 )
-from opentrn.nki.isa_common import member, op_name, reduction_name
+from opentrn.nki.isa_common import classic_op_name as op_name
+from opentrn.nki.isa_common import classic_reduction_name as reduction_name
+from opentrn.nki.isa_common import member
 from opentrn.nki.modern.isa import get_nc_version
 from opentrn.nki.tracing import active
 

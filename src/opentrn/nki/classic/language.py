@@ -139,7 +139,7 @@ def affine_range(*bounds: Any, **_: Any) -> Iterator[LoopIndex]:
 
 def loop_reduce(x: Tile, op: Any, loop_indices: Any, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
     """Reduce a tile over the iterations of enclosing loops; the result is complete after the loops."""
-    from opentrn.nki.isa_common import reduction_name
+    from opentrn.nki.isa_common import classic_reduction_name as reduction_name
 
     tracer = active()
     indices = list(loop_indices) if isinstance(loop_indices, (list, tuple)) else [loop_indices]

@@ -427,7 +427,7 @@ def reduce(
     source = view if box in (None, []) else crop(view, box)
     if axes != tuple(range(view.ndim - len(axes), view.ndim)):
         order = [d for d in range(view.ndim) if d not in axes] + list(axes)
-        source = source.permute(order)
+        source = source._permute(order)
         inner = tuple(range(view.ndim - len(axes), view.ndim))
     else:
         inner = axes

@@ -6,6 +6,7 @@ from typing import Any
 
 from opentrn.errors import UnsupportedError
 from opentrn.nki.isa_common import reduction_name
+from opentrn.nki.newer import keep_apart as _keep_apart
 from opentrn.nki.tensor import NKIObject
 from opentrn.nki.tracing import active
 
@@ -181,7 +182,6 @@ def rank_id() -> int:
 __all__ = [
     "ReplicaGroup",
     "all_gather",
-    "all_gather_v",
     "all_reduce",
     "all_to_all",
     "all_to_all_v",
@@ -192,3 +192,4 @@ __all__ = [
     "rank_id",
     "reduce_scatter",
 ]
+__getattr__ = _keep_apart("nki.collectives", globals())

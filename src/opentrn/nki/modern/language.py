@@ -47,6 +47,7 @@ from opentrn.nki.language_ops import (
 )
 from opentrn.nki.loops import fori_loop, while_loop
 from opentrn.nki.modern import dtype as dtypes
+from opentrn.nki.newer import keep_apart as _keep_apart
 from opentrn.nki.registers import dynamic_range, static_range
 from opentrn.nki.tensor import NKIObject, NkiTensor, is_hbm, is_on_chip
 
@@ -72,4 +73,5 @@ def is_psum(buffer: object) -> bool:
 globals().update({_name: _name for _name in _TABLE})
 globals().update(_ops.OPERATIONS)
 
+__getattr__ = _keep_apart("nki.language", globals())
 __all__ = [_name for _name in globals() if not _name.startswith("_")]

@@ -69,6 +69,7 @@ from opentrn.nki.isa_memory import (
     set_rng_seed,
 )
 from opentrn.nki.modern.isa import constants
+from opentrn.nki.newer import keep_apart as _keep_apart
 from opentrn.nki.registers import VirtualRegister
 from opentrn.nki.tensor import NKIObject
 from opentrn.nki.tracing import active_or_none as _active_or_none
@@ -84,4 +85,5 @@ def get_nc_version() -> nc_version:
     return _generation(tracer.chip if tracer is not None else _target.chip())
 
 
+__getattr__ = _keep_apart("nki.isa", globals())
 __all__ = [_name for _name in globals() if not _name.startswith("_")]
