@@ -42,7 +42,7 @@ def register() -> None:
         )
         return
     import opentrn
-    from opentrn.compat import autograd, install_on_import
+    from opentrn.compat import autograd, install_on_import, kernels
 
     autograd.start_without_device_threads()
     # Read by autograd's engine at exit: its device threads have nothing to wait for.
@@ -58,6 +58,7 @@ def register() -> None:
     from opentrn.device import attach
 
     nki.device_connector = _connect_kernels
+    kernels.connector = _connect_graphs
     _C.set_attach_hook(attach.attach_configured)
     if os.environ.get("OPENTRN_GUARD") == "1":
         _C.enable_guard_mode()
@@ -65,6 +66,13 @@ def register() -> None:
     install_on_import()
     _register_collectives()
     opentrn._device_registered()
+
+
+def _connect_graphs() -> None:
+    """Called when Dynamo is loaded."""
+    from opentrn.nki import graph
+
+    graph.connect()
 
 
 def _connect_kernels() -> Any:

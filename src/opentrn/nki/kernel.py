@@ -17,6 +17,7 @@ from opentrn.nki import engine_hook, torch_calls
 from opentrn.nki.arguments import is_array, rebuild
 from opentrn.nki.faults import caller_line
 from opentrn.nki.findings import on_unwritten
+from opentrn.nki.graph import Launchable
 from opentrn.nki.traced import MODERN, Dialect, Traced, collect_results, name_of_kernel, trace
 from opentrn.nki.tracing import active_or_none
 
@@ -79,7 +80,7 @@ def run_ranks(
     ]
 
 
-class Kernel:
+class Kernel(Launchable):
     """What `@nki.jit` returns: a kernel that can be called, launched on a grid, simulated and timed."""
 
     def __init__(
@@ -88,10 +89,12 @@ class Kernel:
         functools.update_wrapper(self, func, updated=())
         self.func, self.grid, self.options = func, grid, options or {}
 
-    def __getitem__(self, grid: Any) -> Kernel:
+    def at(self, grid: Any) -> Kernel:
+        """``kernel[grid]``."""
         return type(self)(self.func, grid, self.options)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def launch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``kernel(*args, **kwargs)``."""
         if active_or_none() is not None:
             return self.func(*args, **kwargs)
         strict = bool(self.options.get("strict"))

@@ -69,7 +69,7 @@ class MeasuredKernel(Kernel):
 class BenchmarkedKernel(MeasuredKernel):
     """A kernel of `nki.benchmark` or `nki.profile`: calls run it, with results as those of `nki.jit`."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def launch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if active_or_none() is not None:
             return self.func(*args, **kwargs)
         chip = self.options.get("chip")

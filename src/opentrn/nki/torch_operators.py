@@ -10,6 +10,7 @@ from typing import Any
 
 from opentrn.errors import ConfigurationError
 from opentrn.nki.classic.launch import ClassicKernel
+from opentrn.nki.graph import Launchable
 from opentrn.nki.kernel import Kernel
 
 
@@ -31,7 +32,7 @@ def nki_op(name: str, mutates_args: Any = (), **options: Any) -> Callable[[Calla
     return decorate
 
 
-class WrappedKernel:
+class WrappedKernel(Launchable):
     """`wrap_nki(kernel)`: a kernel that is called with keywords, ``wrapped[grid](x=x)``.
 
     operand_output_aliases: place of a tensor argument → place of the result that it is written back as. What
@@ -41,10 +42,12 @@ class WrappedKernel:
     def __init__(self, kernel: Kernel, operand_output_aliases: dict[int, int] | None = None) -> None:
         self.kernel, self.operand_output_aliases = kernel, dict(operand_output_aliases or {})
 
-    def __getitem__(self, grid: Any) -> WrappedKernel:
+    def at(self, grid: Any) -> WrappedKernel:
+        """``wrapped[grid]``."""
         return WrappedKernel(self.kernel[grid], self.operand_output_aliases)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def launch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``wrapped(*args, **kwargs)``."""
         import torch
 
         result = self.kernel(*args, **kwargs)

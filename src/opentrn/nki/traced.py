@@ -375,7 +375,7 @@ _outside: weakref.WeakKeyDictionary[Any, tuple[list[tuple[Any, str]], list[Any]]
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
-class _Same:
+class Same:
     """Equal to nothing but the same object, which it keeps alive."""
 
     __slots__ = ("value",)
@@ -387,7 +387,7 @@ class _Same:
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
+        return isinstance(other, Same) and other.value is self.value
 
 
 def surroundings(function: Any) -> Any:
@@ -452,7 +452,7 @@ def _identity(value: Any) -> Any:
             return freeze(value)
         except NotCacheable:
             pass
-    return _Same(value)
+    return Same(value)
 
 
 def _arguments(parameters: Any, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

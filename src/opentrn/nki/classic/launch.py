@@ -38,7 +38,7 @@ class ClassicKernel(MeasuredKernel):
         if self.options.get("mode") == "simulation":
             self.func = _with_stored_results(self.func)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def launch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if active_or_none() is not None:
             return self.func(*args, **kwargs)
         chip, check, mode = _chip_of(self.options), _checked(self.options), self.options.get("mode")
