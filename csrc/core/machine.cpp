@@ -226,7 +226,8 @@ Tile Core::resolve(i32 id, const char* operand, bool allow_outside, bool merge) 
         if (!allow_outside)
           fail(Category::out_of_bounds,
                std::string("operand '") + operand + "': index " + std::to_string(value) +
-                   " of its vector_offset (entry " + std::to_string(i) + ") leaves tensor '" + buffer.name + "'",
+                   " of its vector_offset (entry " + std::to_string(i) + ") leaves tensor '" + buffer.name +
+                   "': element " + std::to_string(first + free_low) + " of " + std::to_string(a.capacity),
                "use oob_mode=skip to leave such rows out");
         continue;
       }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from neuronxcc.nki.language import par_dim
 
-from opentrn.errors import UnsupportedError
+from opentrn.errors import OutOfBoundsError, UnsupportedError
 from opentrn.nki.classic.indexing import arange
 from opentrn.nki.classic.launch import CLASSIC
 from opentrn.nki.traced import trace
@@ -181,3 +181,25 @@ def test_masks_and_indices_that_no_access_pattern_holds():
 
     with pytest.raises(UnsupportedError, match="lives in sbuf"):
         nki.simulate_kernel(sbuf_result, uniform(16, 4))
+
+
+def test_rows_beyond_a_tensor_raise_as_each_mode_does():
+    """Ours names instruction and line; in simulation mode NumPy's own error comes, with ours as its cause."""
+
+    def kernel(x):
+        out = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
+        rows, columns = nl.mgrid[0:64, 0:512]
+        tile = nl.load(x[rows, columns])
+        places = nisa.iota(3 * nl.arange(64)[:, None], dtype=np.int32)
+        nisa.dma_copy(dst=out[places, columns], src=tile, oob_mode=nisa.oob_mode.error)
+        return out
+
+    x = uniform(64, 512)
+    with pytest.raises(OutOfBoundsError, match=r"index 129 .* element 66048 of 65536") as ours:
+        nki.jit(kernel)(x)
+    assert "test_classic.py" in ours.value.where
+    with pytest.raises(IndexError) as numpys:
+        nki.jit(kernel, mode="simulation")(x)
+    assert type(numpys.value) is IndexError
+    assert str(numpys.value) == "index 66048 is out of bounds for axis 0 with size 65536"
+    assert isinstance(numpys.value.__cause__, OutOfBoundsError)
