@@ -203,3 +203,33 @@ def test_rows_beyond_a_tensor_raise_as_each_mode_does():
     assert type(numpys.value) is IndexError
     assert str(numpys.value) == "index 66048 is out of bounds for axis 0 with size 65536"
     assert isinstance(numpys.value.__cause__, OutOfBoundsError)
+
+
+def test_numpy_functions_are_operations_of_every_instruction():
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((128, 64), dtype=x.dtype, buffer=nl.shared_hbm)
+        largest = nl.ndarray((128, 1), dtype=x.dtype, buffer=nl.shared_hbm)
+        running = nl.ndarray((128, 64), dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.load(x)
+        chosen, best = nl.ndarray(x.shape, x.dtype), nl.ndarray((128, 1), x.dtype)
+        nisa.select_reduce(
+            dst=chosen,
+            predicate=nl.greater(tile, 0.0, dtype=np.uint8),
+            on_true=tile,
+            on_false=-1.0,
+            reduce_res=best,
+            reduce_cmd=nisa.reduce_cmd.reset_reduce,
+            reduce_op=np.amax,
+        )
+        total = nl.ndarray(x.shape, x.dtype)
+        nisa.tensor_scalar_cumulative(src=tile, dst=total, op0=np.multiply, op1=np.add, imm0=2.0, imm1=0.0)
+        for target, source in ((out, chosen), (largest, best), (running, total)):
+            nl.store(target, value=source)
+        return out, largest, running
+
+    x = uniform(128, 64)
+    chosen, best, total = nki.simulate_kernel(kernel, x)
+    np.testing.assert_array_equal(chosen, np.where(x > 0, x, -1))
+    np.testing.assert_array_equal(best[:, 0], np.where(x > 0, x, -1).max(1))
+    np.testing.assert_allclose(total, np.cumsum(2 * x, 1), rtol=1e-4, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ from opentrn.nki.tracing import active
 tensor_engine, vector_engine, scalar_engine = engine.tensor, engine.vector, engine.scalar
 gpsimd_engine, unknown_engine = engine.gpsimd, engine.unknown
 _PSUM = MemoryRegion.psum
+
+
+def _token(op: Any) -> Any:
+    """An operation as the modern instructions take it: they know no functions of NumPy."""
+    return SimpleNamespace(nki_op=op_name(op))
 
 
 def _engine(value: Any) -> str:
@@ -411,7 +417,9 @@ def select_reduce(
 ) -> None:
     """Select by a predicate tile, with the maximum of the result."""
     flush(active())
-    _modern.select_reduce(dst, predicate, on_true, on_false, reduce_res, reduce_cmd, reduce_op, reverse_pred)
+    _modern.select_reduce(
+        dst, predicate, on_true, on_false, reduce_res, reduce_cmd, _token(reduce_op), reverse_pred
+    )
 
 
 def tensor_scalar_cumulative(
@@ -427,7 +435,7 @@ def tensor_scalar_cumulative(
 ) -> None:
     """Running reduction ``reg = op1(op0(src, imm0), reg)`` along the free dimensions."""
     flush(active())
-    _modern.tensor_scalar_cumulative(dst, src, op0, op1, imm0, imm1, reduce_cmd)
+    _modern.tensor_scalar_cumulative(dst, src, _token(op0), _token(op1), imm0, imm1, reduce_cmd)
 
 
 def local_gather(
