@@ -83,6 +83,7 @@ class Storage:
         "buffer",
         "core",
         "dtype",
+        "filled",
         "key",
         "name",
         "on_chip",
@@ -106,6 +107,7 @@ class Storage:
         self.core = 0
         self.where: Any = None
         self.program_name = ""
+        self.filled: list[tuple[int, int, tuple[int, int]]] = []  # classic, under masks: columns, rows
         self.zero_pending = False  # classic PSUM zeros: written when something but a matmul reads it
 
 

@@ -422,9 +422,11 @@ class Tracer:
         key = ("ones", columns, dtype)
         result = self._identities.get(key)
         if result is None:
+            self.builder.keep_begin()  # as for an identity
             result = self.allocate((1, columns), dtype, MemoryRegion.sbuf, f"ones_{columns}_{dtype}", None)
             self._identities[key] = result
             self.emit("memset", dst=self.write(result), value=1.0, engine="unknown", name=None)
+            self.builder.keep_end()
         return result
 
     # -- values during the trace -----------------------------------------------------------------------

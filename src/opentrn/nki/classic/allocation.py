@@ -38,10 +38,17 @@ class LoopPlacements:
         self.next = 0
         self.replaying = False
         self.index = self.number = 0  # of the current iteration, and of the loop
+        self.calls: dict[tuple[str, int], int] = {}
 
     def again(self) -> None:
         """A further iteration begins."""
         self.replaying, self.next = True, 0
+        self.calls.clear()
+
+    def times(self, line: tuple[str, int]) -> int:
+        """How often this iteration has been at a line, which a function of the kernel may be repeatedly."""
+        self.calls[line] = self.calls.get(line, 0) + 1
+        return self.calls[line]
 
     def take(self) -> Placement | None:
         """The next placement of the first iteration; None if it made fewer."""
@@ -175,6 +182,9 @@ def _together(
 def fill(tile: Tile, value: Any) -> None:
     """Set all elements. Zeros of PSUM wait for the first matmul's overwrite."""
     tracer = active()
+    if tile.blocks is not None and tile.buffer is MemoryRegion.psum and value == 0:
+        tile.blocks.zeros = True
+        return
     views = [tile._view] if tile._view is not None else _all_blocks(tile)
     for view in views:
         assert view is not None

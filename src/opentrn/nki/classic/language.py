@@ -138,24 +138,33 @@ def affine_range(*bounds: Any, **_: Any) -> Iterator[LoopIndex]:
 
 
 def loop_reduce(x: Tile, op: Any, loop_indices: Any, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
-    """Reduce a tile over the iterations of enclosing loops; the result is complete after the loops."""
+    """Reduce a tile over the iterations of enclosing loops; the result is complete after the loops.
+
+    The first iteration copies the tile to the destination, the others accumulate there.
+    """
     from opentrn.nki.isa_common import classic_reduction_name as reduction_name
 
     tracer = active()
     indices = list(loop_indices) if isinstance(loop_indices, (list, tuple)) else [loop_indices]
-    loops = tuple(getattr(index, "loop", 0) for index in indices)
-    # One sum per iteration of the loops that are not reduced over.
-    others = tuple(loop.index for loop in tracer.loop_placements if loop.number not in loops)
-    key = (loops, others, tracer.user_line())
-    name = reduction_name(op)
+    key = _sum_of_loops(tracer, indices)
     kept = tracer.loop_sums.get(key)
     if kept is None or builtin_all(getattr(index, "first", False) for index in indices):
         tracer.loop_sums[key] = kept = _ops.copy(x, dtype=dtype, mask=mask)
-        kept.materialise()
         return kept
-    assign(kept, _ops.binary(str(name), kept, x, dtype=kept.dtype, mask=mask))
+    assign(kept, _ops.binary(str(reduction_name(op)), kept, x, dtype=kept.dtype, mask=mask))
     flush(tracer)
     return kept
+
+
+def _sum_of_loops(tracer: Any, indices: list[Any]) -> Any:
+    """The key of a sum: its line, the loops that it runs over by their depths (an inner loop begins anew in
+    every iteration of an outer one), and the iteration of the other loops."""
+    numbers = {getattr(index, "loop", 0) for index in indices}
+    loops = tracer.loop_placements
+    over = tuple(depth for depth, loop in enumerate(loops) if loop.number in numbers)
+    others = tuple(loop.index for loop in loops if loop.number not in numbers)
+    line = tracer.user_line()
+    return over, others, line, loops[-1].times(line) if loops else 0
 
 
 def builtin_all(values: Any) -> bool:
@@ -294,10 +303,11 @@ def where(condition: Tile, x: Any, y: Any, *, dtype: Any = None, mask: Any = Non
 
 def dropout(x: Tile, rate: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
     """Replace elements by zero with a probability."""
-    source = x.as_nki_tensor()
+    box = _ops.box_of(mask, x.shape)
+    source = _ops.operand(x, x.shape, box)
     out, fixed = _ops.dtype_or(dtype, source.dtype)
     probability = rate.as_nki_tensor() if isinstance(rate, Tile) else float(rate)
-    return _ops.generic("dropout", x.shape, out, fixed, data=source, prob=probability)
+    return _ops.generic("dropout", x.shape, out, fixed, box, data=source, prob=probability)
 
 
 def device_print(prefix: str, x: Tile, *, mask: Any = None, **_: Any) -> None:
@@ -387,7 +397,8 @@ def mean(
 ) -> Tile:
     """Mean along free dimensions."""
     total = _ops.reduce("add", x, axis, np.float32, mask, keepdims)
-    return _ops.binary("multiply", total, 1.0 / _count(x, axis), dtype if dtype is not None else x.dtype)
+    out = dtype if dtype is not None else x.dtype
+    return _ops.binary("multiply", total, 1.0 / _count(x, axis), out, _ops.box_left(total))
 
 
 mean.nki_op = "mean"  # type: ignore[attr-defined]
@@ -426,8 +437,10 @@ def rms_norm(
     """x / RMS(x) * w."""
     squares = _ops.unary("square", x, np.float32, mask)
     total = _ops.reduce("add", squares, axis, np.float32, mask, True)
-    shifted = _ops.binary("add", _ops.binary("multiply", total, 1.0 / n), float(epsilon))
-    normed = _ops.binary("multiply", x, _ops.unary("rsqrt", shifted, np.float32), np.float32, mask)
+    left = _ops.box_left(total)
+    squared = _ops.binary("multiply", total, 1.0 / n, mask=left)
+    shifted = _ops.binary("add", squared, float(epsilon), mask=left)
+    normed = _ops.binary("multiply", x, _ops.unary("rsqrt", shifted, np.float32, left), np.float32, mask)
     return _ops.binary("multiply", normed, w, dtype if dtype is not None else x.dtype, mask)
 
 

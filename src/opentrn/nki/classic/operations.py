@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from opentrn.errors import UnsupportedError
+from opentrn.nki.classic.products import masked_product
 from opentrn.nki.classic.spread import broadcast_view
 from opentrn.nki.classic.tile import (
     Pending,
@@ -330,8 +331,8 @@ def nc_matmul(stationary: Any, moving: Any, mask: Any = None, **options: Any) ->
     x, y = operand(stationary), operand(moving)
     double = options.get("perf_mode", "none") == "double_row"
     columns = math.prod(x.shape[2:] if double else x.shape[1:])
-    width = math.prod(y.shape[2:] if double else y.shape[1:])
-    box = [] if mask is False else box_of(mask, (columns, width))
+    shape: tuple[int, ...] = (columns, math.prod(y.shape[2:] if double else y.shape[1:]))
+    x, y, shape, box = (x, y, shape, box_of(mask, shape)) if double else masked_product(x, y, shape, mask)
 
     def emit(dst: NkiTensor, accumulate: bool | None = False) -> None:
         # The Tensor engine reads SBUF only; the classic compiler moves what a transpose left in PSUM.
@@ -349,10 +350,10 @@ def nc_matmul(stationary: Any, moving: Any, mask: Any = None, **options: Any) ->
     return hold(
         tracer,
         emit,
-        (columns, width),
+        shape,
         "float32",
         False,
-        [] if box == [] else None,
+        box,
         PSUM,
         lambda dst: emit(dst, None),
     )
@@ -461,6 +462,12 @@ def reduce(
         fixed,
         partial,
     )
+
+
+def box_left(held: Tile) -> Any:
+    """What its mask leaves of the operation that is held back: a mask for what follows."""
+    assert held._pending is not None
+    return held._pending.box
 
 
 def broadcast_to(x: Tile, shape: Any) -> Tile:

@@ -52,12 +52,14 @@ def affine_select(
         raise UnsupportedError("affine_select needs one comparison of affine indices as pred")
     shape = on_true_tile.shape
     box = box_of(mask, shape)
-    source = operand(on_true_tile)
+    source = operand(on_true_tile, shape, box)
     affine = pred.affine
     if affine.coefs is None:
         raise UnsupportedError("affine_select needs an affine comparison")
     coefs = (0,) * (len(shape) - affine.ndim) + affine.coefs
-    free = [[factor, size] for factor, size in zip(coefs[1:], shape[1:], strict=True)]
+    selected = box or [(0, size) for size in shape]
+    free = [[factor, size] for factor, (_, size) in zip(coefs[1:], selected[1:], strict=True)]
+    offset = affine.const + sum(factor * start for factor, (start, _) in zip(coefs, selected, strict=True))
     out, fixed = dtype_or(dtype, source.dtype)
 
     def emit(dst: NkiTensor) -> None:
@@ -73,7 +75,7 @@ def affine_select(
             on_true_tile=tracer.read(data),
             on_false_value=tracer.scalar(on_false_value),
             cmp_op=pred.comparison,
-            offset=affine.const,
+            offset=offset,
             name=None,
         )
         if target is not dst:
@@ -81,4 +83,4 @@ def affine_select(
                 "tensor_copy", dst=tracer.write(dst), src=tracer.read(target), engine="unknown", name=None
             )
 
-    return hold(tracer, emit, shape, out, fixed, [] if box == [] else None)
+    return hold(tracer, emit, shape, out, fixed, box)

@@ -15,7 +15,14 @@ import numpy as np
 
 from opentrn.errors import OutOfBoundsError, UnimplementedError, UnsupportedError
 from opentrn.nki.classic.indexing import Index, Mask
-from opentrn.nki.classic.views import crop, engines_reach, fill_indices, index_view, partition_first
+from opentrn.nki.classic.views import (
+    crop,
+    engines_reach,
+    fill_indices,
+    index_view,
+    note_filled,
+    partition_first,
+)
 from opentrn.nki.dtypes import ITEMSIZE, host_type, name_of
 from opentrn.nki.enums import MemoryRegion
 from opentrn.nki.tensor import Indirect, NKIObject, NkiTensor, Storage
@@ -67,10 +74,12 @@ class Blocks:
     ) -> None:
         self.make, self.dims, self.tile, self.dtype, self.region = make, dims, tile, dtype, region
         self.made: dict[tuple[int, ...], NkiTensor] = {}
+        self.zeros = False  # each begins with zeros of PSUM, when it is made
 
     def at(self, place: tuple[int, ...]) -> NkiTensor:
         if place not in self.made:
             self.made[place] = self.make(place)
+            self.made[place]._storage.zero_pending = self.zeros
         return self.made[place]
 
 
@@ -162,6 +171,7 @@ class Tile(NKIObject):
             )
             self._view, self._pending = view, None
             if pending.box != []:
+                note_filled(view, pending.box)
                 pending.emit(view if pending.box is None else crop(view, pending.box))
         if self._view is None:
             assert self.blocks is not None
@@ -281,7 +291,8 @@ class Tile(NKIObject):
             other._view = target
             if pending.box != [] and pending.matmul is not None:
                 target._storage.zero_pending = False
-                pending.matmul(target if pending.box is None else crop(target, pending.box))
+                shaped = _shaped_like(target, pending.shape)
+                pending.matmul(target if pending.box is None else crop(shaped, pending.box))
             return self._done()
         return self._in_place("add", other)
 
@@ -373,6 +384,7 @@ def assign(target: Tile, value: Any) -> None:
             tracer.pending, value._pending, value._view = None, None, view
             view._storage.zero_pending = False
             shaped = _shaped_like(view, pending.shape)
+            note_filled(shaped, pending.box)
             pending.emit(partition_first(shaped if pending.box is None else crop(shaped, pending.box)))
             return
     flush(tracer)
@@ -380,7 +392,9 @@ def assign(target: Tile, value: Any) -> None:
     view._storage.zero_pending = False
     tracer.locate()
     if isinstance(value, Tile):
-        copy_into(tracer, view, value.as_nki_tensor())
+        source = value.as_nki_tensor()
+        if not _same_place(view, source):  # what loop_reduce has accumulated there
+            copy_into(tracer, view, source)
     elif isinstance(value, (int, float, np.number)):
         reached = view
         if not engines_reach(view):
@@ -405,6 +419,14 @@ def copy_into(tracer: Tracer, dst: NkiTensor, src: NkiTensor) -> None:
         tracer.emit("tensor_copy", dst=tracer.write(dst), src=tracer.read(src), engine="unknown", name=None)
     else:
         tracer.emit("dma_copy", dst=tracer.write(dst), src=tracer.read(src))
+
+
+def _same_place(a: NkiTensor, b: NkiTensor) -> bool:
+    return a._storage is b._storage and (a.dtype, a.offset, _extent(a)) == (b.dtype, b.offset, _extent(b))
+
+
+def _extent(view: NkiTensor) -> list[tuple[Any, Any]]:
+    return [pair for pair in zip(view._steps, view._counts, strict=True) if pair[1] != 1]
 
 
 def _shaped_like(view: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
@@ -483,6 +505,8 @@ def box_of(mask: Any, shape: tuple[int, ...]) -> Any:
     """None: no mask; []: nothing; else (start, count) per dimension. Raises for other masks."""
     if mask is None or mask is True:
         return None
+    if type(mask) is list:  # a box already
+        return mask
     if isinstance(mask, (bool, np.bool_)):
         return None if mask else []
     if isinstance(mask, Mask):

@@ -97,6 +97,32 @@ def crop(view: NkiTensor, box: list[tuple[int, int]]) -> NkiTensor:
     return NkiTensor(view._storage, view.dtype, offset, view._steps, tuple(counts), indirect)
 
 
+def note_filled(dst: NkiTensor, box: list[tuple[int, int]] | None) -> None:
+    """An operation writes all of `dst`, or what its mask's box leaves."""
+    storage = dst._storage
+    partial = box and box[0] != (0, dst._counts[0])
+    if not (partial or storage.filled) or not storage.on_chip:
+        return
+    first, last = _columns(dst)
+    storage.filled = [known for known in storage.filled if known[1] <= first or last <= known[0]]
+    if box and partial:
+        storage.filled.append((first, last, box[0]))
+
+
+def filled_rows(view: NkiTensor) -> tuple[int, int] | None:
+    """The partitions of a view that were written under a mask, if they were."""
+    first, last = _columns(view) if view._storage.filled else (0, 0)
+    return next((rows for start, end, rows in view._storage.filled if start < last and first < end), None)
+
+
+def _columns(view: NkiTensor) -> tuple[int, int]:
+    """From the first column of its tensor that a view covers to the one behind its last."""
+    width = view._storage.partition_bytes // ITEMSIZE[view.dtype]
+    first = view.offset % width
+    dims = zip(view._steps, view._counts, strict=True)
+    return first, first + 1 + sum(step * (count - 1) for step, count in dims if step < width)
+
+
 def _crop_flexible(view: NkiTensor, box: list[tuple[int, int]]) -> NkiTensor:
     sizes = [pair for pair in box if pair != (0, 1)]
     if len(sizes) <= view.ndim:
