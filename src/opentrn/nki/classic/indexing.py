@@ -138,6 +138,8 @@ class Index:
 
     def _compare(self, other: Any, name: str) -> Mask:
         difference = self - other
+        if difference.coefs is not None and name in _HALF_SPACES and len(_axes(difference)) < 2:
+            return Mask(None, difference, name, ((difference, name),))
         return Mask(getattr(np, name)(difference.values(), 0), difference, name)
 
     def __lt__(self, other: Any) -> Mask:
@@ -173,19 +175,75 @@ def _aligned(index: Index, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]
     return (1,) * extra + index.dims, (0,) * extra + (index.coefs or ())
 
 
-class Mask:
-    """A boolean per position; `affine` and `comparison` say how it arose, if by one comparison with zero."""
+_HALF_SPACES = ("less", "less_equal", "greater", "greater_equal")
 
-    __slots__ = ("affine", "array", "comparison")
+
+def _axes(index: Index) -> list[int]:
+    """The dimensions along which an affine index changes."""
+    pairs = zip(index.dims, index.coefs or (), strict=True)
+    return [axis for axis, (size, factor) in enumerate(pairs) if factor and size > 1]
+
+
+def _varied(index: Index) -> tuple[int, ...]:
+    """The shape of an affine index's values: 1 where it does not change."""
+    return tuple(size if factor else 1 for size, factor in zip(index.dims, index.coefs or (), strict=True))
+
+
+def _interval(index: Index, name: str) -> tuple[int | None, int, int]:
+    """(axis, first, end) of the positions where an index along one dimension compares with zero."""
+    flip = -1 if name.startswith("less") else 1
+    const = flip * index.const - (0 if name.endswith("equal") else 1)  # holds where const + factor * i >= 0
+    axes = _axes(index)
+    if not axes:
+        return None, 0, int(const >= 0)
+    factor, size = flip * (index.coefs or ())[axes[0]], index.dims[axes[0]]
+    if factor > 0:
+        return axes[0], max(0, -(const // factor)), size
+    return axes[0], 0, min(size, const // -factor + 1)
+
+
+class Mask:
+    """A boolean per position; `affine` and `comparison` say how it arose, if by one comparison with zero.
+
+    parts: the comparisons that all hold, where each bounds one dimension; then nothing is made per position.
+    """
+
+    __slots__ = ("_array", "affine", "comparison", "parts")
     __array_priority__ = 1000.0
 
-    def __init__(self, array: np.ndarray, affine: Index | None = None, comparison: str = "") -> None:
-        self.array, self.affine, self.comparison = array, affine, comparison
+    def __init__(
+        self,
+        array: np.ndarray | None,
+        affine: Index | None = None,
+        comparison: str = "",
+        parts: tuple[tuple[Index, str], ...] = (),
+    ) -> None:
+        self._array, self.affine, self.comparison, self.parts = array, affine, comparison, parts
+
+    @property
+    def array(self) -> np.ndarray:
+        """The booleans, in an array that broadcasts to the tile."""
+        if self._array is None:
+            self._array = functools.reduce(
+                operator.and_, (getattr(np, name)(index.values(), 0) for index, name in self.parts)
+            )
+        return self._array
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The shape of `array`."""
+        if self._array is not None:
+            return self._array.shape
+        if len(self.parts) == 1:
+            return _varied(self.parts[0][0])
+        return tuple(np.broadcast_shapes(*(_varied(index) for index, _ in self.parts)))
 
     def _combine(self, other: Any, function: Callable[[Any, Any], Any]) -> Mask:
         return Mask(function(self.array, other.array if isinstance(other, Mask) else bool(other)))
 
     def __and__(self, other: Any) -> Mask:
+        if self.parts and isinstance(other, Mask) and other.parts:
+            return Mask(None, parts=self.parts + other.parts)
         return self._combine(other, operator.and_)
 
     __rand__ = __and__
@@ -205,6 +263,8 @@ class Mask:
 
     def box(self, shape: tuple[int, ...]) -> list[tuple[int, int]] | None:
         """(start, count) per dimension of a tile; [] if nothing is selected; None if it is no box."""
+        if self.parts:
+            return self._bounds(shape)
         array = self.array
         if array.ndim < len(shape):
             array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
@@ -237,6 +297,32 @@ class Mask:
             )
             else None
         )
+
+    def _bounds(self, shape: tuple[int, ...]) -> list[tuple[int, int]]:
+        """`box` of a mask that bounds single dimensions."""
+        dims = self.dims
+        first, end = [0] * len(dims), list(dims)
+        for index, name in self.parts:
+            axis, start, stop = _interval(index, name)
+            if start >= stop:
+                first = end
+                break
+            if axis is not None:
+                axis += len(dims) - len(index.dims)
+                first[axis], end[axis] = max(first[axis], start), min(end[axis], stop)
+        bounds = list(zip(dims, first, end, strict=True))
+        empty = any(start >= stop for _, start, stop in bounds)
+        bounds = [(1, 0, 1)] * (len(shape) - len(bounds)) + bounds
+        while len(bounds) > len(shape):
+            if bounds[-1][0] != 1 and bounds[0][0] != 1:
+                raise UnsupportedError(f"a mask of shape {dims} does not fit a tile of shape {shape}")
+            del bounds[-1 if bounds[-1][0] == 1 else 0]
+        if empty:
+            return []
+        return [
+            (0, size) if extent == 1 else (start, stop - start)
+            for size, (extent, start, stop) in zip(shape, bounds, strict=True)
+        ]
 
 
 def arange(*bounds: Any) -> Index:

@@ -25,9 +25,9 @@ def masked_product(
     if not isinstance(mask, Mask):
         return x, y, shape, box_of(mask, shape)
     rows, contraction = shape[0], x.shape[0]
-    if mask.array.ndim == y.ndim > 2:  # the result has the moving tile's dimensions
+    if len(mask.dims) == y.ndim > 2:  # the result has the moving tile's dimensions
         shape = (rows, *y.shape[1:])
-    extent = mask.array.shape[0] if mask.array.ndim == len(shape) else 1
+    extent = mask.dims[0] if len(mask.dims) == len(shape) else 1
     over_contraction = extent == contraction != rows
     box = box_of(mask, (contraction, *shape[1:]) if over_contraction else shape)
     if not box:
