@@ -199,6 +199,19 @@ def test_the_page_is_in_step_with_the_stored_summaries():
     assert (docs / "nki-library.md").read_text(encoding="utf-8") == page(docs / "results")
 
 
+def test_a_table_of_runs_of_several_revisions_says_which_is_of_which(checkout, tmp_path):
+    _, summary, _ = run(checkout)
+    (folder := tmp_path / "stored").mkdir()
+    for mixed in (False, True):
+        for number, counts in enumerate(summary["files"].values()):
+            counts |= {"on": f"r{number}"} if mixed else {}
+        (folder / "trn2.json").write_text(json.dumps(summary))
+        header, rule, *rows = [line for line in page(folder).splitlines() if line.startswith("|")]
+        assert header.endswith("| ran on |") == mixed
+        assert len({line.count("|") for line in (header, rule, *rows)}) == 1
+    assert [row.split("|")[-2].strip() for row in rows] == [*(f"r{n}" for n in range(len(rows) - 1)), ""]
+
+
 def test_a_packed_result_is_read_as_the_bytes_of_the_expected_type():
     words = np.array([[0x4EAAD5B1, 0x3F800000]], np.uint32).view(nl.float8_e4m3fn_x4)
     as_floats = np.asarray(as_output(words), dtype=np.float32)

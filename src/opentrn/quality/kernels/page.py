@@ -33,7 +33,8 @@ of their time often goes to the suite's own inputs and references. *skipped* cas
 *positive* cases executed a kernel and had its values compared; *negative* ones expect the kernel to be
 refused, and pass only if it is. *large*: cases that the suite's own simulation skips. *several ranks*:
 run on more than one. A share of a sample says within which bounds the file's lies: the last column is
-Wilson's 95 % interval. A mark that lets a case fail does not count as a pass here.
+Wilson's 95 % interval. *ran on*: OpenTRN's revision, where a table holds runs of several. A mark that
+lets a case fail does not count as a pass here.
 """
 
 
@@ -71,14 +72,17 @@ def _section(summary: dict[str, Any]) -> list[str]:
     if summary.get("note"):
         lines += [summary["note"], ""]
     header, *rows = results.table(summary)
-    lines += ["| " + " | ".join([*header, "95 % interval"]) + " |", "|---" + "|---:" * len(header) + "|"]
+    mixed = any("on" in counts for counts in summary["files"].values())
+    header += ["95 % interval", *(["ran on"] if mixed else [])]
+    lines += ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
     for row in rows:
         counts = summary if row[0] == "all" else summary["files"][row[0]]
         low_high = (
             "" if counts["interval"] is None else "–".join(f"{100 * x:.0f}" for x in counts["interval"])
         )
         name = row[0].rsplit("/", 1)[-1].removeprefix("test_").removesuffix(".py")
-        lines.append("| " + " | ".join([name, *row[1:], low_high]) + " |")
+        on = [counts.get("on", "")] if mixed else []
+        lines.append("| " + " | ".join([name, *row[1:], low_high, *on]) + " |")
     if summary["failures"]:
         lines += ["", "What failed:", ""]
         for failure in summary["failures"]:
