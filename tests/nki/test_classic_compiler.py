@@ -21,7 +21,7 @@ def uniform(*shape):
 
 
 def traced(kernel, *args):
-    return trace(kernel.func, None, args, {}, dialect=CLASSIC, capacity=False)[0]
+    return trace(kernel.func, None, args, {}, "trn2", dialect=CLASSIC, capacity=False)[0]
 
 
 def counts(kernel, *args):
