@@ -144,7 +144,7 @@ void Walker::dma(const TimeInstruction& t, i32 instruction) {
   touch(t, instruction, dma_engine_id, end, end, event);
   moved[e] = std::max(moved[e], end);
   statistics.dma_busy += t.pool;
-  statistics.issue_busy += t.issue;
+  if (!t.software) statistics.issue[e] += t.issue;
   ++statistics.counts[int(Engine::dma)];
   ++statistics.instructions;
   if (t.path >= 0) statistics.bytes[t.path] += t.bytes;

@@ -22,6 +22,7 @@ struct CoreTime {
   std::array<double, engine_count> busy{};  // ns; `dma` is the time in which the DMA engines moved bytes
   std::array<i64, engine_count> counts{};
   double tensor_cycles = 0;
+  double dma_issue = 0;  // ns in which the busiest queue's descriptors were written, one after another
 };
 
 struct Stall {

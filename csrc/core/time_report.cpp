@@ -20,6 +20,7 @@ void collect(const Walker& w, const TimeTables& tables, TimeResult& r) {
     c.counts[e] = w.statistics.counts[e];
   }
   c.busy[int(Engine::dma)] = double(w.statistics.dma_busy) * tick;
+  c.dma_issue = double(*std::max_element(w.statistics.issue.begin(), w.statistics.issue.end())) * tick;
   c.tensor_cycles = double(w.statistics.busy[int(Engine::tensor)]) / double(tables.cycle[int(Engine::tensor)]);
   r.cores.push_back(c);
   r.nanoseconds = std::max(r.nanoseconds, c.nanoseconds);

@@ -83,15 +83,16 @@ struct LoopFacts {
 
 struct Statistics {
   std::array<i64, engine_count> busy{}, counts{};
-  i64 dma_busy = 0, issue_busy = 0, tensor_ticks = 0, instructions = 0;
+  std::array<i64, engine_count> issue{};  // writing DMA descriptors in hardware, by the engine that asks for them
+  i64 dma_busy = 0, tensor_ticks = 0, instructions = 0;
   std::array<double, 9> bytes{};
   double flops = 0, hardware_flops = 0, other_bytes = 0;
   template <class F>
   void each(F&& f) {
     for (i64& x : busy) f(x);
     for (i64& x : counts) f(x);
+    for (i64& x : issue) f(x);
     f(dma_busy);
-    f(issue_busy);
     f(tensor_ticks);
     f(instructions);
     for (double& x : bytes) f(x);

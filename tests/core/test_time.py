@@ -368,3 +368,16 @@ def test_a_reordered_load_is_at_most_one_version_ahead() -> None:
     assert (starts[2:, 0] >= ends[:-2, 8] - 1e-6).all()
     assert (starts[1:, 0] < ends[:-1, 8]).all() and free.nanoseconds < kept.nanoseconds
     assert (starts[:, 1] >= ends[:, 0] - 1e-6).all()
+
+
+def test_many_small_transfers_are_bound_by_their_issue() -> None:
+    """Descriptors of one queue are written one after another, at about 600 ns for each transfer."""
+    b = Builder(chip="trn2")
+    source = b.hbm("source", (128, 4096), "float32")
+    for k in range(64):
+        tile = b.sbuf(f"t{k}", (128, 16), "float32")
+        b.emit("dma_copy", dst=tile, src=b.access(source, ((4096, 128), (1, 16)), 16 * k))
+    timing = time(b.finish())
+    assert timing.bound == "dma issue" and max(timing.busy.values()) < timing.dma_issue <= timing.nanoseconds
+    assert timing.dma_issue == pytest.approx(64 * constants("trn2")["dma_issue_ns"], rel=0.01)
+    assert "issue" in timing.table()

@@ -139,6 +139,7 @@ py::dict time_program(PyProgram& program, const std::map<std::string, i64>& symb
     one["busy"] = busy;
     one["counts"] = counts;
     one["tensor_cycles"] = c.tensor_cycles;
+    one["dma_issue"] = c.dma_issue;
     cores.append(one);
   }
   d["cores"] = cores;

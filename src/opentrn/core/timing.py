@@ -44,7 +44,8 @@ class Timing:
     """The simulated run of a program. Times in ns; `busy` is summed over the cores.
 
     bytes: path ("hbm->sbuf") → bytes moved. flops: multiply-adds that the program asked for, twice;
-    hardware_flops: transposes too and fp32 twice, as the profiler of the real chip counts them.
+    hardware_flops: transposes too and fp32 twice, as the profiler of the real chip counts them. dma_issue:
+    time in which the descriptors of the busiest queue were written, one transfer after another.
     """
 
     program: str
@@ -62,6 +63,7 @@ class Timing:
     stalls: list[Stall]
     critical_path: list[PathStep]
     assumptions: list[str]
+    dma_issue: float
     intervals: dict[str, np.ndarray] = field(repr=False)
 
     @property
@@ -76,8 +78,9 @@ class Timing:
 
     @property
     def bound(self) -> str:
-        """The engine that is busy longest."""
-        return max(self.busy, key=lambda engine: self.busy[engine]) if any(self.busy.values()) else "nothing"
+        """The engine that is busy longest; "dma issue" where descriptors take longer to write than that."""
+        busy = {**self.busy, "dma issue": self.dma_issue}
+        return max(busy, key=lambda engine: busy[engine]) if any(busy.values()) else "nothing"
 
     @property
     def hbm_bytes(self) -> float:
@@ -129,6 +132,11 @@ class Timing:
                 f"{engine:<8}{self.busy.get(engine, 0) / 1e3:>12.3f}{self.utilisation.get(engine, 0):>8.1%}"
                 f"{self.counts.get(engine, 0):>14}"
             )
+        if self.dma_issue:
+            share = self.dma_issue / (self.nanoseconds * len(self.core_nanoseconds))
+            lines.append(
+                f"{'issue':<8}{self.dma_issue / 1e3:>12.3f}{share:>8.1%}   of DMAs, by the busiest queue"
+            )
         lines += [f"{path}: {moved / 1e6:.3f} MB" for path, moved in sorted(self.bytes.items())]
         lines.append(self._place_on_roofline())
         for stall in self.stalls[:3]:
@@ -178,6 +186,7 @@ def time(
         stalls=[Stall(*row) for row in raw["stalls"]],
         critical_path=[PathStep(*row) for row in raw["critical_path"]],
         assumptions=raw["assumptions"],
+        dma_issue=sum(core["dma_issue"] for core in cores),
         intervals=raw["intervals"],
     )
 
