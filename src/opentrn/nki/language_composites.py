@@ -9,11 +9,11 @@ from opentrn.nki.dtypes import name_of
 from opentrn.nki.enums import MemoryRegion
 from opentrn.nki.language_ops import (
     _binary_result,
-    _copied,
     _unary_result,
     _with_rank,
     broadcast_view,
     copy,
+    on_sbuf,
     promoted,
     reduced,
 )
@@ -63,7 +63,7 @@ def matmul(x: Any, y: Any, transpose_x: bool = False) -> NkiTensor:
     tracer = active()
     if not transpose_x:
         flipped = _transposed(tracer, x)
-        x = _copied(tracer, flipped) if flipped.buffer is MemoryRegion.psum else flipped
+        x = on_sbuf(tracer, flipped) if flipped.buffer is MemoryRegion.psum else flipped
     result = tracer.allocate((x.shape[1], y.shape[1]), "float32", MemoryRegion.psum, "matmul", None)
     tracer.emit(
         "nc_matmul", dst=tracer.write(result), stationary=tracer.read(x), moving=tracer.read(y), name=None
@@ -74,7 +74,7 @@ def matmul(x: Any, y: Any, transpose_x: bool = False) -> NkiTensor:
 def _transposed(tracer: Any, x: NkiTensor, dtype: Any = None) -> NkiTensor:
     rows, columns = x.shape[0], math.prod(x.shape[1:])
     if x.buffer is MemoryRegion.psum:
-        x = _copied(tracer, x)
+        x = on_sbuf(tracer, x)
     result = tracer.allocate((columns, rows), x.dtype, MemoryRegion.psum, "transpose", None)
     tracer.emit("nc_transpose", dst=tracer.write(result), data=tracer.read(x), engine="tensor", name=None)
     return result

@@ -134,7 +134,7 @@ def store(dst: Any, value: Any) -> None:
     tracer = active()
     tracer.locate()
     if getattr(value, "buffer", None) is MemoryRegion.psum:
-        value = _copied(tracer, value)
+        value = on_sbuf(tracer, value)
     tracer.emit("dma_copy", dst=tracer.write(dst), src=tracer.read(value))
 
 
@@ -156,7 +156,8 @@ def copy(x: Any, dtype: Any = None) -> NkiTensor:
     return result
 
 
-def _copied(tracer: Any, x: NkiTensor) -> NkiTensor:
+def on_sbuf(tracer: Any, x: NkiTensor) -> NkiTensor:
+    """A copy of a tile in SBUF."""
     result = tracer.allocate(x.shape, x.dtype, _SBUF, "copy", None)
     tracer.emit("tensor_copy", dst=tracer.write(result), src=tracer.read(x), engine="unknown", name=None)
     return result
@@ -245,7 +246,7 @@ def _tile_tile(tracer: Any, name: str, x: NkiTensor, y: NkiTensor, out: str) -> 
         return result
     x, y = broadcast_view(tracer, x, shape), broadcast_view(tracer, y, shape)
     if x.buffer is MemoryRegion.psum and y.buffer is MemoryRegion.psum:
-        y = _copied(tracer, y)
+        y = on_sbuf(tracer, y)
     tracer.emit(
         "tensor_tensor",
         dst=tracer.write(result),
@@ -274,7 +275,7 @@ def broadcast_view(tracer: Any, x: NkiTensor, shape: tuple[int, ...]) -> NkiTens
         return x
     if x.shape[0] != shape[0]:
         wide = tracer.allocate((shape[0], *x.shape[1:]), x.dtype, _SBUF, "broadcast", None)
-        source = x if x.buffer is not MemoryRegion.psum else _copied(tracer, x)
+        source = x if x.buffer is not MemoryRegion.psum else on_sbuf(tracer, x)
         repeated = NkiTensor(
             source._storage, source.dtype, source.offset, (0, *source._steps[1:]), wide.shape
         )

@@ -23,7 +23,7 @@ from opentrn.nki.classic.tile import (
 )
 from opentrn.nki.dtypes import is_float
 from opentrn.nki.enums import MemoryRegion
-from opentrn.nki.language_ops import promoted
+from opentrn.nki.language_ops import on_sbuf, promoted
 from opentrn.nki.tensor import NkiTensor
 from opentrn.nki.tracing import Tracer, active
 
@@ -78,12 +78,6 @@ def number_or_column(tracer: Tracer, value: Any, box: Any = None) -> Any:
     if isinstance(value, (Tile, NkiTensor)):
         return tracer.read(operand(value, None, [box[0], (0, 1)] if box else None))
     return tracer.scalar(value)
-
-
-def on_sbuf(tracer: Tracer, view: NkiTensor) -> NkiTensor:
-    copy_of = tracer.allocate(view.shape, view.dtype, SBUF, "copy", None)
-    tracer.emit("tensor_copy", dst=tracer.write(copy_of), src=tracer.read(view), engine="unknown", name=None)
-    return copy_of
 
 
 def unary(name: str, x: Any, dtype: Any = None, mask: Any = None, region: MemoryRegion = SBUF) -> Tile:

@@ -6,9 +6,10 @@ from typing import Any
 
 from opentrn.errors import UnsupportedError
 from opentrn.nki.classic.indexing import Index, Mask
-from opentrn.nki.classic.operations import PSUM, SBUF, hold, on_sbuf, operand
+from opentrn.nki.classic.operations import PSUM, SBUF, hold, operand
 from opentrn.nki.classic.tile import Tile, box_of, dtype_or
 from opentrn.nki.dtypes import name_of
+from opentrn.nki.language_ops import on_sbuf
 from opentrn.nki.tensor import NkiTensor
 from opentrn.nki.tracing import active
 

@@ -14,6 +14,7 @@ from opentrn.errors import UnsupportedError
 from opentrn.nki.dtypes import ITEMSIZE
 from opentrn.nki.enums import MemoryRegion
 from opentrn.nki.language_ops import broadcast_view as _broadcast_view
+from opentrn.nki.language_ops import on_sbuf
 from opentrn.nki.tensor import NkiTensor
 
 _MOVING_MAX = 512  # columns of one product
@@ -34,10 +35,7 @@ def broadcast_view(tracer: Any, view: NkiTensor, shape: tuple[int, ...]) -> NkiT
 
 def _over_partitions(tracer: Any, row: NkiTensor, partitions: int) -> NkiTensor:
     if row.buffer is MemoryRegion.psum:  # the Tensor engine reads SBUF only
-        source, row = row, tracer.allocate(row.shape, row.dtype, MemoryRegion.sbuf, "row", None)
-        tracer.emit(
-            "tensor_copy", dst=tracer.write(row), src=tracer.read(source), engine="unknown", name=None
-        )
+        row = on_sbuf(tracer, row)
     ones, width = tracer.ones(partitions, row.dtype), row.shape[1]
     if width * ITEMSIZE[row.dtype] <= _BANK_BYTES and width <= _MOVING_MAX:
         return _product(tracer, ones, row)
